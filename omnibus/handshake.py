@@ -1,0 +1,39 @@
+"""What a peer says of itself in HELLO."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from omnibus.hostid import boot_id, host_name, pid_space
+from omnibus.protocol import VERSION
+
+__all__ = ["PACKAGE_VERSION", "describe", "host_key", "new_session"]
+
+PACKAGE_VERSION = "0.1.0"
+
+
+def new_session() -> bytes:
+    """Return a fresh session id: sixteen random bytes."""
+    return os.urandom(16)
+
+
+def host_key() -> str:
+    """Return what two processes have in common exactly when a pid means the same to both: one boot and one pid namespace."""
+    return f"{boot_id()}/{pid_space()}"
+
+
+def describe(role: str, session: bytes, **more: Any) -> dict[str, Any]:
+    """Return the head of a HELLO: version, role, session, process, host, and what the role adds."""
+    return {
+        "omb": VERSION,
+        "version": PACKAGE_VERSION,
+        "role": role,
+        "session": session,
+        "pid": os.getpid(),
+        "host": host_name(),
+        "boot": host_key(),
+        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
+        **more,
+    }

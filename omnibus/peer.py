@@ -1,0 +1,279 @@
+"""The client's side of OMB/1 as a state machine: records in, futures ended, records out. No I/O.
+
+A shell puts requests in with :meth:`ClientPeer.request`, sends what :meth:`ClientPeer.take` returns, and gives every message that comes to
+:meth:`ClientPeer.receive`. Requests may come from many threads at once: appending to ``out`` is one atomic step, and a thread's requests keep
+their order. Everything else is for one thread at a time, the one that holds the shell's lock.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from omnibus.errors import BusClosed, ProtocolError, RemoteError, Unreachable, by_name
+from omnibus.payload import decode as decode_payload
+from omnibus.payload import rebuild_cause
+from omnibus.protocol import BATCH, INLINE, VERSION, Blob, Record, Verb, decode, encode
+
+__all__ = ["ClientPeer", "Ending", "Lane", "Sink", "error_from"]
+
+_RESULT = int(Verb.RESULT)
+
+
+class Ending(Protocol):
+    """What ends when its request does: a future."""
+
+    lane: Lane | None
+    size: int
+
+    def set_result(self, result: Any, /) -> None:
+        """End with a value."""
+        ...
+
+    def set_exception(self, exception: BaseException | None, /) -> None:
+        """End with an error."""
+        ...
+
+
+class Sink(Protocol):
+    """What takes the parts of a stream, or the events of a subscription."""
+
+    def feed(self, value: Any, number: int, missed: int) -> None:
+        """Take one part; ``number`` and ``missed`` are an event's, 0 for a stream's chunk."""
+        ...
+
+    def end(self, error: BaseException | None) -> None:
+        """Learn that nothing more comes."""
+        ...
+
+
+class Lane:
+    """A client's unfinished work at one priority. The counters change by single steps that the interpreter does not interrupt."""
+
+    __slots__ = ("size", "tasks")
+
+    def __init__(self) -> None:
+        self.tasks = 0
+        self.size = 0
+
+
+class ClientPeer:
+    """One client session.
+
+    ``hello`` is the head of its HELLO. ``code``: whether both ends hold the mesh's key, so that pickles may travel. ``ready`` is true from WELCOME on;
+    until then nothing but the HELLO goes out. ``failure`` is why the session can never work (again).
+    """
+
+    def __init__(self, hello: dict[str, Any], *, code: bool) -> None:
+        self.session: bytes = hello["session"]
+        self.ready = False
+        self.failure: BaseException | None = None
+        self.welcome: dict[str, Any] = {}
+        self.window_tasks = 1_000_000
+        self.window_bytes = 1 << 30
+        self.out: list[Record] = []
+        self.pending: dict[int, Ending] = {}
+        self.sinks: dict[int, Sink] = {}
+        self.lanes: dict[int, Lane] = {}
+        self.next_seq = itertools.count(1).__next__
+        self._code = code
+        self._greeting: list[Record] = [[Verb.HELLO, 0, hello, None, 0]]
+        self._urgent: list[Record] = []
+        self._returned: list[list[Blob]] = []
+        self._carried: dict[int, Sequence[Blob]] = {}
+
+    # ------------------------------------------------------------------ out
+
+    def lane(self, priority: int) -> Lane:
+        """Return the counters of a priority."""
+        return self.lanes.get(priority) or self.lanes.setdefault(priority, Lane())
+
+    def request(self, record: Record, blobs: Sequence[Blob]) -> None:
+        """Queue a record whose body is large or that owns blobs; a small one may be appended to ``out`` as it is."""
+        body = record[3]
+        if body is not None and len(body) >= INLINE:
+            blobs = [body, *blobs]
+            record[3] = None
+        record[4] = len(blobs)
+        if blobs:
+            self._carried[id(record)] = blobs
+        self.out.append(record)
+
+    def take(self) -> list[Blob] | None:
+        """Return the frames of the next message to send, ``None`` when there is nothing (yet)."""
+        if self._returned:
+            return self._returned.pop(0)
+        if not self.ready:
+            records, self._greeting = self._greeting, []
+            return encode(records) if records else None
+        if self._urgent:
+            records, self._urgent = self._urgent, []
+            return encode(records)
+        out = self.out
+        records = out[:BATCH]
+        if not records:
+            return None
+        del out[: len(records)]
+        if not self._carried:
+            return encode(records)
+        blobs: list[Blob] = []
+        for record in records:
+            if record[4]:
+                blobs.extend(self._carried.pop(id(record)))
+        return encode(records, blobs)
+
+    def untake(self, frames: list[Blob]) -> None:
+        """Take back a message that the socket did not take; it goes first next time."""
+        self._returned.insert(0, frames)
+
+    # ------------------------------------------------------------------ in
+
+    def receive(self, frames: Sequence[Blob]) -> None:
+        """Take one message: end the futures that it answers. Raises :class:`ProtocolError` where it is not OMB/1."""
+        pending = self.pending
+        at = 2
+        for verb, about, head, body, count in decode(frames):
+            blobs: Sequence[Blob] = ()
+            if count:
+                blobs = frames[at : at + count]
+                at += count
+            if verb == _RESULT:
+                future = pending.pop(about, None)
+                if future is None:
+                    continue
+                lane = future.lane
+                if lane is not None:
+                    lane.tasks -= 1
+                    lane.size -= future.size
+                try:
+                    value = self._value(body, blobs) if body is not None or blobs else None
+                except Exception as error:
+                    future.set_exception(error)
+                else:
+                    future.set_result(value)
+            else:
+                handler = _HANDLERS.get(verb)
+                if handler is not None:
+                    handler(self, about, head, body, blobs)
+
+    def _value(self, body: bytes | None, blobs: Sequence[Blob]) -> Any:
+        if body is None:
+            return decode_payload(bytes(blobs[0]), blobs[1:], code=self._code)
+        return decode_payload(body, blobs, code=self._code)
+
+    def _end(self, seq: int) -> Ending | None:
+        future = self.pending.pop(seq, None)
+        if future is not None and future.lane is not None:
+            future.lane.tasks -= 1
+            future.lane.size -= future.size
+        return future
+
+    def on_failed(self, seq: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
+        """End a request in the error that the head names."""
+        future = self._end(seq)
+        error = error_from(head, body)
+        sink = self.sinks.pop(seq, None)
+        if sink is not None:
+            sink.end(error)
+        if future is not None:
+            future.set_exception(error)
+
+    def on_part(self, about: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
+        """Hand a chunk or an event to its sink."""
+        sink = self.sinks.get(about)
+        if sink is None:
+            return
+        number, missed = (head if isinstance(head, list) else (head, 0)) if head is not None else (0, 0)
+        sink.feed(self._value(body, blobs), number, missed)
+
+    def on_welcome(self, about: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
+        """Begin to work, with the broker's limits."""
+        if not isinstance(head, dict) or head.get("omb") != VERSION:
+            self.fail(ProtocolError(f"the broker answered HELLO with {head!r:.120}; OMB/{VERSION} was expected"))
+            return
+        if self.welcome and head.get("epoch") != self.welcome.get("epoch"):
+            self.fail(Unreachable("the broker was restarted and knows nothing of this session: connect again"))
+            return
+        limits = head.get("limits") or {}
+        self.window_tasks = int(limits.get("window_tasks", self.window_tasks))
+        self.window_bytes = int(limits.get("window_bytes", self.window_bytes))
+        self.welcome = head
+        self.ready = True
+
+    def on_error(self, about: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
+        """Take a complaint: about one request, or about the whole session."""
+        error = error_from(head, None)
+        future = self._end(about) if about else None
+        if future is not None:
+            future.set_exception(error)
+            sink = self.sinks.pop(about, None)
+            if sink is not None:
+                sink.end(error)
+        elif about == 0:
+            self.fail(error if not head.get("again") else Unreachable("the broker does not know this session (any more): connect again"))
+
+    def on_ping(self, about: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
+        """Answer a PING."""
+        self._urgent.append([Verb.PONG, about, None, None, 0])
+
+    def on_bye(self, about: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
+        """Learn that the broker ends in good order."""
+        self.fail(Unreachable("the broker was stopped"))
+
+    # ------------------------------------------------------------------ end
+
+    def fail(self, error: BaseException) -> None:
+        """End the session and every request in ``error``."""
+        if self.failure is None:
+            self.failure = error
+        self.ready = False
+        self._greeting = []
+        for seq in list(self.sinks):
+            self.sinks.pop(seq).end(error)
+        for seq in list(self.pending):
+            future = self._end(seq)
+            if future is not None:
+                future.set_exception(error)
+
+    def close(self) -> int:
+        """Queue a BYE behind all else, end what is unfinished in :class:`BusClosed`, and return how much that was."""
+        unfinished = len(self.pending)
+        self.out.append([Verb.BYE, 0, None, None, 0])
+        ready = self.ready
+        self.fail(BusClosed("the bus was closed before this ended"))
+        self.ready = ready
+        return unfinished
+
+    def check_invariants(self) -> None:
+        """Raise ``AssertionError`` where the counters are off; for tests."""
+        for priority, lane in self.lanes.items():
+            held = [future for future in self.pending.values() if future.lane is lane]
+            assert lane.tasks == len(held), f"lane {priority} counts {lane.tasks}, {len(held)} are pending"
+            assert lane.size == sum(future.size for future in held), f"lane {priority}: bytes are off"
+
+
+_Handler = Callable[[ClientPeer, int, Any, "bytes | None", Sequence[Blob]], None]
+_HANDLERS: dict[int, _Handler] = {
+    int(Verb.FAILED): ClientPeer.on_failed,
+    int(Verb.CHUNK): ClientPeer.on_part,
+    int(Verb.EVENT): ClientPeer.on_part,
+    int(Verb.WELCOME): ClientPeer.on_welcome,
+    int(Verb.ERROR): ClientPeer.on_error,
+    int(Verb.PING): ClientPeer.on_ping,
+    int(Verb.BYE): ClientPeer.on_bye,
+}
+
+
+def error_from(head: Any, body: bytes | None) -> Exception:
+    """Return the exception that an error head describes; a remote one has its cause rebuilt where that is possible without pickle."""
+    if not isinstance(head, dict):
+        return ProtocolError(f"an error head must be a map, not {head!r:.80}")
+    cls = by_name(str(head.get("error")))
+    message = str(head.get("message") or head.get("error"))
+    if not issubclass(cls, RemoteError):
+        return cls(message)
+    type_name = str(head.get("type", ""))
+    error = cls(message, type_name=type_name, traceback=str(head.get("traceback", "")))
+    error.__cause__ = rebuild_cause(type_name, body)
+    return error

@@ -1,0 +1,77 @@
+"""The layer table: where each module of the tree stands, and what it may import.
+
+A module imports from its own layer or from lower ones, and imports make no cycle. *Pure* modules decide
+without I/O: they are given time, ids and jitter. *Shells* are the only ones that touch ``zmq``. A new module
+needs a line here.
+"""
+
+from __future__ import annotations
+
+__all__ = ["FACES", "IMPURE", "LAYERS", "PURE", "SHELLS"]
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+LAYERS: dict[int, str] = {
+    0: """
+        omnibus.errors  omnibus.recovery  omnibus.values
+        omnibus.actors  omnibus.brokers  omnibus.launch
+    """,
+    1: """
+        omnibus.address  omnibus.checkpoint  omnibus.functions  omnibus.hostid  omnibus.payload
+        omnibus.private  omnibus.protocol  omnibus.rundir  omnibus.runfile  omnibus.running
+        omnibus.sharedmem  omnibus.tensors
+    """,
+    2: """
+        omnibus.futures  omnibus.options  omnibus.peer  omnibus.sockets
+        omnibus.launch.local  omnibus.launch.ray  omnibus.launch.slurm
+    """,
+    3: """
+        omnibus.aio  omnibus.bus  omnibus.embedded  omnibus.refs
+        omnibus.brokers.actors  omnibus.brokers.clients  omnibus.brokers.dispatch  omnibus.brokers.ends
+        omnibus.brokers.kinds  omnibus.brokers.lanes  omnibus.brokers.ledger  omnibus.brokers.nodes
+        omnibus.brokers.peers  omnibus.brokers.placement  omnibus.brokers.pools  omnibus.brokers.state
+        omnibus.brokers.status  omnibus.brokers.tasks  omnibus.brokers.topics  omnibus.brokers.workers
+    """,
+    4: """
+        omnibus.brokers.core
+        omnibus.actors.actor  omnibus.actors.mailbox  omnibus.actors.restart
+    """,
+    5: """
+        omnibus.executor  omnibus.prefetch  omnibus.runtime  omnibus.workflow
+        omnibus.brokers.__main__  omnibus.brokers.auth  omnibus.brokers.journal  omnibus.brokers.shell
+        omnibus.actors.__main__  omnibus.actors.children  omnibus.actors.embed  omnibus.actors.frames
+        omnibus.actors.group  omnibus.actors.process  omnibus.actors.runner  omnibus.actors.supervisor
+        omnibus.actors.zygote
+    """,
+    6: "omnibus  omnibus.cli  omnibus.demo",
+}
+"""The names of each layer's modules."""
+
+PURE = _names("""
+    omnibus.options  omnibus.payload  omnibus.peer  omnibus.protocol  omnibus.values
+    omnibus.brokers.actors  omnibus.brokers.clients  omnibus.brokers.core  omnibus.brokers.dispatch
+    omnibus.brokers.ends  omnibus.brokers.kinds  omnibus.brokers.lanes  omnibus.brokers.ledger
+    omnibus.brokers.nodes  omnibus.brokers.peers  omnibus.brokers.placement  omnibus.brokers.pools
+    omnibus.brokers.state  omnibus.brokers.status  omnibus.brokers.tasks  omnibus.brokers.topics
+    omnibus.brokers.workers
+    omnibus.actors.restart
+""")
+"""The modules that decide without I/O."""
+
+IMPURE = _names("""
+    asyncio  multiprocessing  random  secrets  select  selectors  socket  subprocess  threading  time  zmq
+""")
+"""What a pure module may not import."""
+
+SHELLS = _names("""
+    omnibus.aio  omnibus.bus  omnibus.sockets
+    omnibus.brokers.auth  omnibus.brokers.shell
+    omnibus.actors.embed  omnibus.actors.process  omnibus.actors.supervisor
+""")
+"""The modules that import ``zmq``."""
+
+FACES = frozenset({"omnibus.cli", "omnibus.demo"})
+"""What people start, and nothing else imports: these may load the command line's libraries."""
