@@ -32,6 +32,7 @@ __all__ = [
     "bind_all",
     "check_bind",
     "new_key",
+    "remove_sockets",
     "secure_server",
     "sender",
 ]
@@ -48,9 +49,7 @@ _REMEMBERED: Final = 1000
 def new_key() -> MeshKey:
     """Return a new key pair for a mesh, from libsodium's random numbers."""
     if not zmq.has("curve"):
-        raise MeshError(
-            f"libzmq {zmq.zmq_version()} was built without CURVE: install pyzmq's own wheel, or use ipc only"
-        )
+        raise MeshError(f"libzmq {zmq.zmq_version()} was built without CURVE: install pyzmq's own wheel, or use ipc only")
     public, secret = zmq.curve_keypair()
     return MeshKey(public.decode(), secret.decode())
 
@@ -102,6 +101,17 @@ def bind_all(
     return [bound[index] for index in range(len(checked))]
 
 
+def remove_sockets(endpoints: Iterable[str]) -> None:
+    """Remove the files of ipc endpoints, which ZeroMQ leaves behind; call it just before their socket is closed.
+
+    While it is still open nobody else can have taken the path.
+    """
+    for endpoint in endpoints:
+        address = parse_address(endpoint, bind=True)
+        if not address.is_tcp:
+            Path(address.path).unlink(missing_ok=True)
+
+
 def secure_server(socket: zmq.Socket[bytes], key: MeshKey) -> None:
     """Make what ``socket`` binds from now on demand the mesh's key, and an :class:`Authenticator`'s consent.
 
@@ -144,9 +154,7 @@ class Authenticator:
             self.socket.bind(_HANDLER)
         except zmq.ZMQError as error:
             self.socket.close(0)
-            raise UsageError(
-                f"this ZeroMQ context has an authenticator already ({error}): one serves all its sockets"
-            ) from None
+            raise UsageError(f"this ZeroMQ context has an authenticator already ({error}): one serves all its sockets") from None
 
     def handle(self) -> None:
         """Answer all questions that wait, without blocking; malformed ones are answered with a refusal."""
@@ -243,9 +251,7 @@ def _bind(router: zmq.Socket[bytes], address: Address) -> str:
         router.bind(str(address))
     except zmq.ZMQError as error:
         if error.errno == errno.EADDRINUSE:
-            raise AlreadyExists(
-                f"{address} is taken by another process: stop it, or use port * for any free one"
-            ) from None
+            raise AlreadyExists(f"{address} is taken by another process: stop it, or use port * for any free one") from None
         raise UsageError(f"{address} cannot be bound ({error}): name an address of this host") from None
     return router.getsockopt_string(zmq.LAST_ENDPOINT)
 

@@ -43,9 +43,7 @@ SOCKET_PATH_LIMIT: Final = 107
 _Z85: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _Z85_VALUE: Final = {character: value for value, character in enumerate(_Z85)}
 _KEY_CHARACTERS: Final = 40
-_HOST: Final = re.compile(
-    r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\]|\*"
-)
+_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\]|\*")
 _EVERY_HOST: Final = frozenset({"*", "0.0.0.0", "[::]"})
 
 
@@ -60,9 +58,7 @@ class MeshKey:
         """Check the form of both halves; that they belong together is checked where they are used."""
         for half, text in (("public", self.public), ("secret", self.secret)):
             if not _is_key(text):
-                raise Unauthorized(
-                    f"{half} key is malformed: expected {_KEY_CHARACTERS} z85 characters (32 bytes)"
-                )
+                raise Unauthorized(f"{half} key is malformed: expected {_KEY_CHARACTERS} z85 characters (32 bytes)")
 
     @classmethod
     def parse(cls, text: str, source: str) -> MeshKey:
@@ -138,30 +134,22 @@ def parse_address(text: str, *, bind: bool = False) -> Address:
     text = text.strip()
     scheme, separator, rest = text.partition("://")
     if not separator:
-        hint = (
-            f"ipc://{text}" if text.startswith("/") else f"tcp://{text}" if ":" in text else "tcp://host:port"
-        )
+        hint = f"ipc://{text}" if text.startswith("/") else f"tcp://{text}" if ":" in text else "tcp://host:port"
         raise UsageError(f"address {text!r} has no scheme: did you mean {hint!r}?")
     if scheme == "ipc":
         check_socket_path(rest)
         return Address("ipc", path=rest)
     if scheme == "tcp":
         return _parse_tcp(text, rest, bind)
-    raise UsageError(
-        f"address {text!r}: scheme {scheme!r} is not spoken here; use ipc:///path or tcp://host:port"
-    )
+    raise UsageError(f"address {text!r}: scheme {scheme!r} is not spoken here; use ipc:///path or tcp://host:port")
 
 
 def check_socket_path(path: str) -> None:
     """Raise :class:`UsageError` unless ``path`` can be a unix socket that permissions protect."""
     if path.startswith("@"):
-        raise UsageError(
-            f"ipc address {path!r} is an abstract socket, which no permission protects: use a path"
-        )
+        raise UsageError(f"ipc address {path!r} is an abstract socket, which no permission protects: use a path")
     if not path.startswith("/") or "\0" in path:
-        raise UsageError(
-            f"ipc address {path!r} is not an absolute path: write ipc:///run/…, with three slashes"
-        )
+        raise UsageError(f"ipc address {path!r} is not an absolute path: write ipc:///run/…, with three slashes")
     length = len(path.encode(errors="surrogateescape"))
     if length > SOCKET_PATH_LIMIT:
         raise UsageError(
@@ -182,9 +170,7 @@ def _parse_tcp(text: str, rest: str, bind: bool) -> Address:
         allowed = "1 to 65535, or * for any free port" if bind else "1 to 65535"
         raise UsageError(f"address {text!r}: port {port!r} is not in the range {allowed}")
     if not bind and host in _EVERY_HOST:
-        raise UsageError(
-            f"address {text!r} means every interface, which only a broker can bind: name the broker's host"
-        )
+        raise UsageError(f"address {text!r} means every interface, which only a broker can bind: name the broker's host")
     return Address("tcp", host=host, port=int(port))
 
 

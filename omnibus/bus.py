@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from omnibus.driver import Driver
-from omnibus.errors import CapacityExceeded, ForkedError, UsageError
-from omnibus.functions import is_stable, ship
+from omnibus.errors import ForkedError, UsageError
 from omnibus.futures import Future
 from omnibus.handshake import describe, new_session
 from omnibus.links import make_context, make_dealer
 from omnibus.linkwatch import LinkWatch
 from omnibus.options import Options
-from omnibus.payload import encode_call
-from omnibus.peer import ClientPeer, Lane
-from omnibus.protocol import INLINE, Verb
+from omnibus.peer import ClientPeer
+from omnibus.protocol import INLINE, Blob, Verb
+from omnibus.refs import ActorRef
+from omnibus.requests import Kinds, Make, Requester
 from omnibus.rundir import resolve
+from omnibus.streams import STREAM_CREDIT, SUBSCRIPTION_CREDIT, Parts, Stream, StreamEnd, Subscription
 
 __all__ = ["Bus", "Submitter", "connect"]
 
 R = TypeVar("R")
-_SUBMIT = int(Verb.SUBMIT)
-_KINDS = 1024
 _buses: weakref.WeakSet[Bus] = weakref.WeakSet()
 
 
@@ -44,26 +42,24 @@ def connect(address: str | None = None, *, timeout: float = 10.0, insecure: bool
 
         mesh = EmbeddedMesh.start(timeout=timeout, **embedded)
         try:
-            return Bus(mesh.target, timeout=timeout, mesh=mesh)
+            bus = Bus(mesh.target, timeout=timeout, mesh=mesh)
         except BaseException:
             mesh.stop()
             raise
+        mesh.show_output(bus)
+        return bus
     if embedded:
         raise UsageError(f"{', '.join(embedded)}: only an embedded mesh is sized by connect(), and {target.source} names one that runs")
     return Bus(target, timeout=timeout)
 
 
-class Submitter:
-    """Submits work with one set of options. ``bus.options(...)`` returns one."""
+class Submitter(Requester):
+    """Submits work with one set of options; ``bus.options(...)`` returns one."""
 
     def __init__(self, bus: Bus, options: Options) -> None:
+        super().__init__(bus._peer, bus._kinds, options, code=bus._code)
         self._bus = bus
-        self._options = options
-        self._peer = bus._peer
         self._driver = bus._driver
-        self._lane: Lane = bus._peer.lane(options.priority)
-        self._kinds: dict[Any, int] = {}
-        self._code = bus._code
 
     def submit(self, fn: Callable[..., R] | str, /, *args: Any, **kwargs: Any) -> Future[R]:
         """Have ``fn(*args, **kwargs)`` run by a worker, and return the future of its result.
@@ -74,30 +70,7 @@ class Submitter:
 
         Raises :class:`omnibus.NotPicklable` for what cannot be sent, and why nothing can be sent any more once the bus is closed or lost.
         """
-        try:
-            kind = self._kinds[fn]
-        except (KeyError, TypeError):
-            kind = self._declare(fn)
-        body, blobs = encode_call(args, kwargs, code=self._code)
-        peer = self._peer
-        lane = self._lane
-        if lane.tasks >= peer.window_tasks or lane.size >= peer.window_bytes:
-            self._driver.make_room(lane)
-        seq = peer.next_seq()
-        future: Future[R] = Future(self._driver, seq)
-        future.lane = lane
-        lane.tasks += 1
-        peer.pending[seq] = future
-        if blobs or len(body) >= INLINE:
-            future.size = len(body) + sum(memoryview(blob).nbytes for blob in blobs)
-            lane.size += future.size
-            peer.request([_SUBMIT, seq, kind, body, 0], blobs)
-        else:
-            peer.out.append([_SUBMIT, seq, kind, body, 0])
-        if peer.failure is not None:
-            self._bus._refuse(seq)
-        self._driver.submitted()
-        return future
+        return self._submit(fn, args, kwargs)  # type: ignore[no-any-return]
 
     def map(self, fn: Callable[..., R] | str, *iterables: Iterable[Any], window: int = 4096) -> Iterator[R]:
         """Yield ``fn``'s results for the items, in their order; at most ``window`` are under way at a time.
@@ -116,55 +89,138 @@ class Submitter:
             for future in waiting:
                 future.cancel()
 
-    def _declare(self, fn: Callable[..., Any] | str) -> int:
-        """Return the number of the kind that ``fn`` and these options make, declared on first use."""
-        shipped = ship(fn, code=self._code)
-        key = fn if is_stable(fn) else shipped.digest
-        kind = self._kinds.get(key)
-        if kind is None:
-            head = self._options.wire()
-            head |= {"code": shipped.digest} if shipped.pickle is not None else {"fn": shipped.name}
-            kind = self._bus._define(head, shipped.pickle)
-            self._kinds[key] = kind
-        return kind
+    def _start(self, verb: int, head: Any, body: bytes | None, blobs: Sequence[Blob], make: Make | None = None) -> Any:
+        peer = self._peer
+        lane = self._lane
+        if lane.tasks >= peer.window_tasks or lane.size >= peer.window_bytes:
+            self._driver.make_room(lane)
+        seq = peer.next_seq()
+        future: Any = Future(self._driver, seq) if make is None else make(seq)
+        future.lane = lane
+        lane.tasks += 1
+        peer.pending[seq] = future
+        if blobs or (body is not None and len(body) >= INLINE):
+            future.size = (len(body) if body else 0) + sum(memoryview(blob).nbytes for blob in blobs)
+            lane.size += future.size
+            peer.request([verb, seq, head, body, 0], blobs)
+        else:
+            peer.out.append([verb, seq, head, body, 0])
+        if peer.failure is not None:
+            self._bus._refuse(seq)
+        self._driver.submitted()
+        return future
 
 
 class Bus:
-    """A session with a mesh.
-
-    Made by :func:`connect`. Its methods may be called from any thread. Closing it ends what is unfinished.
-    """
+    """A session with a mesh, made by :func:`connect`. Its methods may be called from any thread. Closing it ends what is unfinished."""
 
     def __init__(self, target: Any, *, timeout: float = 10.0, mesh: Any = None) -> None:
         self._mesh = mesh
         self._target = target
         self._code = not target.parsed().is_tcp or target.key is not None
+        within = bytes.fromhex(os.environ.get("OMNIBUS_WITHIN", ""))
+        hello = describe("client", new_session(), code=self._code, **({"within": within} if within else {}))
+        self._peer = ClientPeer(hello, code=self._code)
+        self._kinds = Kinds(self._peer)
         self._context = make_context()
-        self._peer = ClientPeer(describe("client", new_session(), code=self._code), code=self._code)
-        watched: list[LinkWatch] = []
         socket = make_dealer(self._context, target)
-        watched.append(LinkWatch(socket))
-        self._driver = Driver(self._peer, socket, watched[0], target.address)
-        self._default = Submitter(self, Options())
-        self._submitters: dict[Any, Submitter] = {}
-        self._last_kind = 0
+        self._driver = Driver(self._peer, socket, LinkWatch(socket), target.address, lends=bool(within))
         try:
             self._driver.start(timeout)
         except BaseException:
             self._driver.close(0)
             self._context.term()
             raise
+        self._submitters: dict[Options, Submitter] = {}
+        self._default = self._requester(None)
         self.submit = self._default.submit
         self.map = self._default.map
         _buses.add(self)
 
+    @property
+    def address(self) -> str:
+        """Where the mesh is."""
+        return str(self._target.address)
+
     def options(self, **given: Any) -> Submitter:
         """Return a submitter with these options; see :class:`omnibus.options.Options` for their names and meaning."""
-        key = tuple(sorted((name, repr(value)) for name, value in given.items()))
-        found = self._submitters.get(key)
+        return self._requester(given)
+
+    def _requester(self, given: Mapping[str, Any] | None) -> Submitter:
+        options = Options.make(given or {})
+        found = self._submitters.get(options)
         if found is None:
-            found = self._submitters[key] = Submitter(self, Options.make(given))
+            found = self._submitters[options] = Submitter(self, options)
         return found
+
+    # ------------------------------------------------------------------ actors
+
+    def spawn(self, cls: Any, /, *args: Any, name: str | None = None, **kwargs: Any) -> ActorRef:
+        """Start an actor, ``cls(*args, **kwargs)`` in a process of its own, and return its handle once it is ready.
+
+        ``name`` makes it known to all and lets it outlive this session, until ``ref.stop()``; without one it ends with this bus.
+        Of ``kwargs``, ``cpus``, ``gpus``, ``memory``, ``labels``, ``mailbox``, ``concurrency``, ``env`` and ``restart`` are options, the rest is the class's.
+
+        Raises :class:`omnibus.SetupFailed` where making it or its ``setup`` raised, :class:`omnibus.AlreadyExists` where the name is taken,
+        :class:`omnibus.CapacityExceeded` where no node has room.
+        """
+        name, ready = self._default.spawn_with(cls, args, kwargs, name)
+        ready.result()
+        return ActorRef(self, name)
+
+    def actor(self, name: str) -> ActorRef:
+        """Return a handle on the actor of that name; whether it is there shows with the first message."""
+        return ActorRef(self, name)
+
+    def _stream(self, start: Callable[[Make], Any]) -> Stream:
+        def make(seq: int) -> StreamEnd:
+            return StreamEnd(Parts(self._peer, seq, STREAM_CREDIT, self._driver.submitted))
+
+        return Stream(start(make).parts, lambda seq: Future(self._driver, seq))
+
+    # ------------------------------------------------------------------ topics
+
+    def publish(self, topic: str, value: Any) -> Future[int]:
+        """Publish ``value`` under ``topic``; the future is its number there. Whoever subscribes later may still ask for it by ``since``."""
+        return self._default.ask_broker(Verb.PUBLISH, {"topic": topic}, value, carries=True)  # type: ignore[no-any-return]
+
+    def subscribe(self, topic: str, since: int | None = None) -> Subscription:
+        """Return an iterator over what is published under ``topic`` from now on, or from number ``since`` on as far as it is kept.
+
+        When this returns, nothing published from then on is missed.
+        """
+        made: list[Parts] = []
+
+        def make(seq: int) -> Future[Any]:
+            made.append(Parts(self._peer, seq, SUBSCRIPTION_CREDIT, self._driver.submitted))
+            made[0].open()
+            return Future(self._driver, seq)
+
+        head = {"topic": topic, "since": since, "credit": SUBSCRIPTION_CREDIT}
+        self._default._start(Verb.SUBSCRIBE, head, None, (), make).result()
+        return Subscription(topic, made[0], lambda seq: Future(self._driver, seq))
+
+    # ------------------------------------------------------------------ the mesh
+
+    def status(self) -> dict[str, Any]:
+        """Return the state of the mesh as a plain dict: broker, nodes, workers, actors, lanes, tasks."""
+        return self._default.ask_broker(Verb.STATUS, None).result()  # type: ignore[no-any-return]
+
+    def fetch(self, task: str) -> Any:
+        """Return the result of a detached task by its id, or raise how it ended.
+
+        Raises :class:`omnibus.NotFound` where no such result is kept, :class:`omnibus.TaskError` while it has not ended.
+        """
+        session, _, number = task.rpartition("-")
+        try:
+            head = {"session": bytes.fromhex(session), "seq": int(number)}
+        except ValueError:
+            raise UsageError(f"{task!r} is no task id; one looks like 0f3c…-17, and bus.task_id(future) gives it") from None
+        return self._default.ask_broker(Verb.FETCH, head).result()
+
+    def task_id(self, future: Future[Any]) -> str:
+        """Return the id of a task in the whole mesh, by which anyone may :meth:`fetch` it if it is detached."""
+        return f"{self._peer.session.hex()}-{future.seq}"
 
     def close(self, timeout: float = 5.0) -> int:
         """End the session: send what is queued, end what is unfinished in :class:`omnibus.BusClosed`, return how much that was.
@@ -173,9 +229,9 @@ class Bus:
         """
         _buses.discard(self)
         unfinished = self._driver.close(timeout)
-        if not self._context.closed:
+        if not self._context.closed and self._driver.mine:
             self._context.term()
-        if self._mesh is not None:
+        if self._mesh is not None and self._driver.mine:
             self._mesh.stop()
         return unfinished
 
@@ -185,10 +241,15 @@ class Bus:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _define(self, head: dict[str, Any], code: bytes | None) -> int:
-        self._last_kind += 1
-        self._peer.request([Verb.DEFINE, self._last_kind, head, code, 0], ())
-        return self._last_kind
+    def __repr__(self) -> str:
+        state = "closed" if self._driver.closed else "lost" if self._peer.failure is not None else "open"
+        return f"<Bus {state} {self.address}>"
+
+    def _submitted(self) -> None:
+        self._driver.submitted()
+
+    def _finish(self, future: Future[Any]) -> Any:
+        return future.result()
 
     def _refuse(self, seq: int) -> None:
         """End a request that came too late, in the session's failure, and raise that."""

@@ -25,19 +25,22 @@ from omnibus.futures import Future
 from omnibus.handshake import host_key
 from omnibus.linkwatch import LinkWatch
 from omnibus.peer import ClientPeer, Lane
-from omnibus.protocol import BATCH
+from omnibus.protocol import BATCH, Verb
 from omnibus.sockets import Sent, receive, send
 
 __all__ = ["Driver"]
 
 _STAND_BY_MS = 5
 _LINK_GRACE = 30.0
+_PATIENCE = 0.002
 
 
 class Driver:
     """Moves messages between one :class:`ClientPeer` and one DEALER, for threads."""
 
-    def __init__(self, peer: ClientPeer, socket: zmq.Socket[bytes], watch: LinkWatch, address: str) -> None:
+    def __init__(
+        self, peer: ClientPeer, socket: zmq.Socket[bytes], watch: LinkWatch, address: str, *, lends: bool = False
+    ) -> None:
         self.peer = peer
         self.lock = threading.Lock()
         self.closed = False
@@ -45,6 +48,7 @@ class Driver:
         self._watch = watch
         self._address = address
         self._pid = os.getpid()
+        self._lends = lends
         self._kick_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._rouse_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._fd = socket.getsockopt(zmq.FD)
@@ -104,16 +108,21 @@ class Driver:
             self._leading.register(self._broker_fd, select.POLLIN)
             self._idling.register(self._broker_fd, select.POLLIN)
 
+    @property
+    def mine(self) -> bool:
+        """Whether this is the process that made it, and not a fork of that."""
+        return os.getpid() == self._pid
+
     def check(self) -> None:
         """Raise why nothing can be asked any more: the session failed, the bus was closed, or this is a forked child."""
-        if os.getpid() != self._pid:
+        if not self.mine:
             raise ForkedError("this bus was made before os.fork(), and a child must not use its sockets: call connect() in the child")
         if self.peer.failure is not None:
             raise self.peer.failure
 
     def close(self, timeout: float) -> int:
         """Send what is queued and a BYE within ``timeout`` seconds, let go of the socket, and return how many requests were unfinished."""
-        if self.closed or os.getpid() != self._pid:
+        if self.closed or not self.mine:
             return 0
         self.closed = True
         deadline = time.monotonic() + timeout
@@ -164,8 +173,25 @@ class Driver:
 
     def wait(self, future: Future[Any], timeout: float | None) -> bool:
         """Drive, or wait while another thread drives, until ``future`` is done; return whether it is."""
-        if os.getpid() != self._pid:
+        if not self.mine:
             self.check()
+        if self._lends and (timeout is None or timeout > _PATIENCE):
+            return self._wait_lending(future, timeout)
+        return self._wait(future, timeout)
+
+    def _wait_lending(self, future: Future[Any], timeout: float | None) -> bool:
+        """Wait inside a task: unless the answer comes at once, its worker's slot is lent to others meanwhile, lest they wait for each other."""
+        if self._wait(future, _PATIENCE):
+            return True
+        self.peer.out.append([Verb.LEND, 0, 1, None, 0])
+        try:
+            return self._wait(future, None if timeout is None else timeout - _PATIENCE)
+        finally:
+            self.peer.out.append([Verb.LEND, 0, 0, None, 0])
+            self._burst = 0
+            self.submitted()
+
+    def _wait(self, future: Future[Any], timeout: float | None) -> bool:
         deadline = None if timeout is None else time.monotonic() + timeout
         while not future.done():
             left = None if deadline is None else deadline - time.monotonic()

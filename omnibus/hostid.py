@@ -73,9 +73,7 @@ class ProcessMark:
     def alive(self) -> bool | None:
         """Return whether the process is alive, or ``None`` where that cannot be seen from here."""
         if self.boot != boot_id():
-            return (
-                False if self.host == host_name() else None
-            )  # this host has booted since, or it is another host
+            return False if self.host == host_name() else None  # this host has booted since, or it is another host
         if self.space != pid_space():
             return None
         return _start_time(self.pid) == self.started

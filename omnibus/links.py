@@ -57,9 +57,7 @@ def make_context() -> zmq.Context[zmq.Socket[bytes]]:
     return context
 
 
-def make_dealer(
-    context: zmq.Context[zmq.Socket[bytes]], target: Target, tuning: Tuning = CLIENT
-) -> zmq.Socket[bytes]:
+def make_dealer(context: zmq.Context[zmq.Socket[bytes]], target: Target, tuning: Tuning = CLIENT) -> zmq.Socket[bytes]:
     """Return a DEALER that connects to ``target`` with its key; whether anybody answers there shows later.
 
     Raises :class:`UsageError` for a malformed address, :class:`Unauthorized` for a tcp target with neither
@@ -67,9 +65,7 @@ def make_dealer(
     """
     address = target.parsed()
     if address.is_tcp and target.key is None and not target.insecure:
-        raise Unauthorized(
-            f"{target.address} needs the mesh's key, and the target has none: see omnibus.rundir.resolve"
-        )
+        raise Unauthorized(f"{target.address} needs the mesh's key, and the target has none: see omnibus.rundir.resolve")
     socket = context.socket(zmq.DEALER)
     try:
         _tune(socket, tuning, heartbeats=address.is_tcp)
@@ -115,13 +111,9 @@ def check_pair(key: MeshKey) -> None:
     Raises :class:`MeshError` where libzmq has no CURVE.
     """
     if not zmq.has("curve"):
-        raise MeshError(
-            f"libzmq {zmq.zmq_version()} was built without CURVE: install pyzmq's own wheel, or use ipc"
-        )
+        raise MeshError(f"libzmq {zmq.zmq_version()} was built without CURVE: install pyzmq's own wheel, or use ipc")
     if zmq.curve_public(key.secret.encode()) != key.public.encode():
-        raise Unauthorized(
-            f"the halves of the mesh key {key.public} do not belong together: copy the key file anew"
-        )
+        raise Unauthorized(f"the halves of the mesh key {key.public} do not belong together: copy the key file anew")
 
 
 def _tune(socket: zmq.Socket[bytes], tuning: Tuning, *, heartbeats: bool) -> None:

@@ -95,10 +95,8 @@ def _explain(event: int, value: int, has_key: bool) -> tuple[str, str]:
     if event == zmq.Event.HANDSHAKE_FAILED_AUTH:
         return "refused", f"the other side does not know this key (status {value})"
     if event == zmq.Event.HANDSHAKE_FAILED_NO_DETAIL:
-        return (
-            "failed",
-            "the other side hung up during the handshake: it has another key, or it is no Omnibus mesh",
-        )
+        key = "has another key" if has_key else "demands the mesh's key"
+        return "failed", f"the other side hung up during the handshake: it {key}, or it is no Omnibus mesh"
     if event == zmq.Event.HANDSHAKE_FAILED_PROTOCOL:
         return "refused", _protocol_failure(value, has_key)
     return "", ""
@@ -106,11 +104,7 @@ def _explain(event: int, value: int, has_key: bool) -> tuple[str, str]:
 
 def _protocol_failure(value: int, has_key: bool) -> str:
     if value == _MISMATCH:
-        return (
-            "the other side has no key and this one does"
-            if has_key
-            else "the other side demands the mesh's key"
-        )
+        return "the other side has no key and this one does" if has_key else "the other side demands the mesh's key"
     if value == _CRYPTOGRAPHIC and not has_key:
         return "the other side demands the mesh's key"
     if value == _CRYPTOGRAPHIC:

@@ -7,6 +7,7 @@ up, by the name of their module, so that nothing is imported for them.
 from __future__ import annotations
 
 import datetime
+import functools
 import struct
 import sys
 from collections.abc import Callable
@@ -26,6 +27,7 @@ __all__ = [
     "COMPLEX",
     "DEPTH",
     "FROZENSET",
+    "IDLE",
     "INLINE",
     "INTEGER",
     "PICKLE",
@@ -54,16 +56,22 @@ _PAIR: Final = struct.Struct(">II")
 _NUMBER: Final = struct.Struct(">I")
 _DOUBLES: Final = struct.Struct(">dd")
 
-_idle: list[Any] = []
+IDLE: Final[list[Any]] = []
 """Packers that are not in use. A packer serves one call at a time; both operations on the list are atomic."""
 
 
 def pack(tree: Any) -> bytes:
     """Return the msgpack of a tree that holds nothing else than what msgpack can pack."""
     try:
-        body: bytes = msgpack.packb(tree, strict_types=True)
+        packer = IDLE.pop()
+    except IndexError:
+        packer = msgpack.Packer(strict_types=True, buf_size=4096)
+    try:
+        body: bytes = packer.pack(tree)
     except ValueError as error:  # a text or an array of 4 GiB
         raise NotPicklable(f"a value is too large for one message: {error}; send it in parts, or as an array") from None
+    if len(body) < BLOB:  # a packer keeps the memory of the largest tree that it packed
+        IDLE.append(packer)
     return body
 
 
@@ -73,17 +81,17 @@ def try_pack(tree: Any) -> bytes | None:
     ``None`` where it holds what msgpack cannot pack, or where it is so large that it may hold blobs.
     """
     try:
-        packer = _idle.pop()
+        packer = IDLE.pop()
     except IndexError:
         packer = msgpack.Packer(strict_types=True, buf_size=4096)
     try:
         body: bytes = packer.pack(tree)
     except (TypeError, ValueError, OverflowError):  # an unknown type; text or nesting; a number of more than 64 bits
         return None
-    if len(body) >= BLOB:  # and the packer would keep all that memory
-        return None
-    _idle.append(packer)
-    return body
+    if len(body) < BLOB:
+        IDLE.append(packer)
+        return body
+    return None
 
 
 class _Refused(Exception):
@@ -221,7 +229,20 @@ def _lower_time(writer: Writer, value: Any, depth: int) -> Any:
 
 
 def _lower_array(writer: Writer, value: Any, depth: int) -> Any:
+    dtype = value.dtype
+    if value.nbytes <= INLINE and dtype.isnative and value.flags.c_contiguous:
+        try:
+            data = _framed_head(dtype, value.shape) + value.tobytes()
+        except NotPicklable as error:
+            raise _Refused(str(error)) from None
+        return _ext(TENSOR, data if len(data) % 8 == 0 else data + bytes(-len(data) % 8))
     return _tensor(writer, value, tensors.prepare_numpy)
+
+
+@functools.lru_cache(1024)
+def _framed_head(dtype: Any, shape: tuple[int, ...]) -> bytes:
+    head = tensors.head(dtype, shape)
+    return _PAIR.pack(len(head), 0) + head
 
 
 def _lower_torch(writer: Writer, value: Any, depth: int) -> Any:

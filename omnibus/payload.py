@@ -39,7 +39,7 @@ import msgpack
 from omnibus.errors import OmnibusError, ProtocolError
 from omnibus.faults import encode_error, rebuild_cause
 from omnibus.lifting import READERS, Reader
-from omnibus.lowering import BLOB, INLINE, Writer, pack, try_pack
+from omnibus.lowering import BLOB, IDLE, INLINE, Writer, pack, try_pack
 from omnibus.tensors import Buffer
 
 __all__ = ["BLOB", "INLINE", "decode", "decode_call", "encode", "encode_call", "encode_error", "rebuild_cause"]
@@ -47,6 +47,7 @@ __all__ = ["BLOB", "INLINE", "decode", "decode_call", "encode", "encode_call", "
 _FAST: Final = frozenset({int, str, float, bool, type(None), list, dict})
 """Types that msgpack may well be able to pack as they are."""
 _TEXT: Final = frozenset({str})
+_idle: Final = IDLE  # Python 3.11 compiles calls of an imported name's methods to slower code
 
 
 def encode(value: Any, *, code: bool) -> tuple[bytes, list[Buffer]]:
@@ -68,9 +69,20 @@ def encode_call(args: Sequence[Any], kwargs: dict[str, Any], *, code: bool) -> t
         if type(arg) not in _FAST:
             break
     else:
-        body = try_pack({"args": list(args), "kwargs": kwargs} if kwargs else list(args))
-        if body is not None:
-            return body, []
+        tree = {"args": list(args), "kwargs": kwargs} if kwargs else list(args)
+        try:  # as try_pack does; this is the call that each task pays for
+            packer = _idle.pop()
+            body: bytes = packer.pack(tree)
+        except (IndexError, TypeError, ValueError, OverflowError):
+            pass  # and pack, below, leaves an idle packer for the next call
+        else:
+            if len(body) < BLOB:
+                _idle.append(packer)
+                return body, []
+    return _encode_parts(args, kwargs, code)
+
+
+def _encode_parts(args: Sequence[Any], kwargs: dict[str, Any], code: bool) -> tuple[bytes, list[Buffer]]:
     writer = Writer(code)
     tree: Any = [writer.top(arg, f"args[{place}]") for place, arg in enumerate(args)]
     if kwargs:

@@ -24,16 +24,16 @@ INLINE: Final = 32 * 1024
 
 _ATTEMPTS: Final = 200
 _DEPTH: Final = 12
-_CHILDREN: Final = 64
 
 
-def dumps(value: Any, path: str) -> tuple[bytes, list[memoryview]]:
+def dumps(value: Any, path: str, *, beside: bool = True) -> tuple[bytes, list[memoryview]]:
     """Return a pickle (protocol 5) and the big buffers that go beside it: the memory of arrays and tensors, not copied.
 
-    Raises :class:`NotPicklable`, which names the part of ``value`` that cannot be pickled; ``path`` names the value.
+    Where ``beside`` is false the buffers go into the pickle. Raises :class:`NotPicklable`, which names the part of ``value``
+    that cannot be pickled; ``path`` names the value.
     """
     try:
-        return _dump(value)
+        return _dump(value, beside)
     except Exception as error:  # a reducer may raise anything
         raise NotPicklable(explain(value, path, error)) from error
 
@@ -63,7 +63,7 @@ def hint(error: BaseException) -> str:
     return ""
 
 
-def _dump(value: Any) -> tuple[bytes, list[memoryview]]:
+def _dump(value: Any, beside: bool = True) -> tuple[bytes, list[memoryview]]:
     file = io.BytesIO()
     buffers: list[memoryview] = []
 
@@ -74,7 +74,7 @@ def _dump(value: Any) -> tuple[bytes, list[memoryview]]:
             buffers.append(raw)
         return raw.nbytes <= INLINE
 
-    _pickler()(file, protocol=5, buffer_callback=keep).dump(value)
+    _pickler()(file, protocol=5, buffer_callback=keep if beside else None).dump(value)
     return file.getvalue(), buffers
 
 
@@ -148,11 +148,17 @@ def _children(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _children(value.keywords, f"{path}.keywords")
     elif isinstance(value, type):
         yield from ((f"{path}.{name}", item) for name, item in vars(value).items() if not name.startswith("__"))
-    slots = (name for kind in type(value).__mro__ for name in kind.__dict__.get("__slots__", ()))
-    state = {name: getattr(value, name) for name in slots if isinstance(name, str) and hasattr(value, name)}
     if not isinstance(value, type | types.FunctionType):
-        state |= getattr(value, "__dict__", {})
-    yield from ((f"{path}.{name}", item) for name, item in state.items())
+        yield from ((f"{path}.{name}", item) for name, item in _state(value).items())
+
+
+def _state(value: Any) -> dict[str, Any]:
+    """Return an instance's attributes, those in slots too."""
+    try:
+        slots = [name for kind in type(value).__mro__ for name in kind.__dict__.get("__slots__", ())]
+        return {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
+    except Exception:  # a user's descriptors may raise anything
+        return {}
 
 
 def _function_parts(function: types.FunctionType, path: str) -> Iterator[tuple[str, Any]]:

@@ -51,9 +51,7 @@ def make_private_dir(path: Path) -> Path:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
     except OSError as error:
-        raise UsageError(
-            f"directory {path} cannot be made ({error.strerror}): set OMNIBUS_RUN_DIR to one that can"
-        ) from None
+        raise UsageError(f"directory {path} cannot be made ({error.strerror}): set OMNIBUS_RUN_DIR to one that can") from None
     check_private_dir(path)
     return path
 
@@ -117,16 +115,12 @@ def read_private(path: Path, *, directory: int | None = None, limit: int = 65_53
     except FileNotFoundError:
         raise NotFound(f"file {path} is not there") from None
     except OSError as error:
-        raise Unauthorized(
-            f"file {path} cannot be opened ({error.strerror}): expected a file of yours with mode 0600"
-        ) from None
+        raise Unauthorized(f"file {path} cannot be opened ({error.strerror}): expected a file of yours with mode 0600") from None
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         owners = {os.geteuid()} if directory is not None else {os.geteuid(), 0}
         if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
-            raise MeshError(
-                f"{path} is no regular file of at most {limit} bytes: remove it, or name another one"
-            )
+            raise MeshError(f"{path} is no regular file of at most {limit} bytes: remove it, or name another one")
         if status.st_uid not in owners or status.st_mode & _OTHERS:
             raise Unauthorized(_too_open("file", path, status, 0o600))
         return file.read(limit)
@@ -170,9 +164,7 @@ def runtime_bases(environ: Mapping[str, str]) -> list[Path]:
     return bases
 
 
-def private_dir(
-    prefix: str = "omnibus-", *, base: Path | None = None, environ: Mapping[str, str] | None = None
-) -> Path:
+def private_dir(prefix: str = "omnibus-", *, base: Path | None = None, environ: Mapping[str, str] | None = None) -> Path:
     """Return a new directory, mode 0700, for unix sockets; what dead owners left behind is removed first.
 
     It lies in ``base``, else in ``$OMNIBUS_RUN_DIR`` where that is set, else in ``$XDG_RUNTIME_DIR`` or the
@@ -192,9 +184,7 @@ def private_dir(
             problem = problem or error
             continue
         except OSError as error:
-            problem = problem or UsageError(
-                f"no private directory can be made in {candidate} ({error.strerror})"
-            )
+            problem = problem or UsageError(f"no private directory can be made in {candidate} ({error.strerror})")
             continue
         with open_private_dir(made) as directory:
             mark = ProcessMark.of(os.getpid())
@@ -241,11 +231,7 @@ def remove_private_dir(path: Path) -> bool:
 def _sweep(base: Path, prefix: str) -> None:
     """Remove the private directories in ``base`` whose owners are shown to be dead."""
     for entry in os.scandir(base):
-        if (
-            entry.name.startswith(prefix)
-            and entry.is_dir(follow_symlinks=False)
-            and _owner_is_dead(Path(entry.path))
-        ):
+        if entry.name.startswith(prefix) and entry.is_dir(follow_symlinks=False) and _owner_is_dead(Path(entry.path)):
             remove_private_dir(Path(entry.path))
 
 

@@ -102,9 +102,7 @@ def read_key(path: Path) -> MeshKey:
     return MeshKey.parse(text, f"key file {path}")
 
 
-def resolve(
-    address: str | None = None, environ: Mapping[str, str] | None = None, *, insecure: bool = False
-) -> Target | None:
+def resolve(address: str | None = None, environ: Mapping[str, str] | None = None, *, insecure: bool = False) -> Target | None:
     """Return the mesh that is meant: ``address``, else ``$OMNIBUS_ADDRESS``, else the run file's, else none.
 
     Over tcp the key comes from ``$OMNIBUS_KEY`` (what a mesh hands to its own processes), else from the file
@@ -116,11 +114,7 @@ def resolve(
     :meth:`RunFile.read` raises.
     """
     environ = os.environ if environ is None else environ
-    named, source = (
-        (address, "address=")
-        if address is not None
-        else (environ.get(ADDRESS_VARIABLE), f"${ADDRESS_VARIABLE}")
-    )
+    named, source = (address, "address=") if address is not None else (environ.get(ADDRESS_VARIABLE), f"${ADDRESS_VARIABLE}")
     if not named and address is None:
         return _from_run_file(environ)
     parsed = parse_address(named or "")
@@ -146,9 +140,7 @@ def announce_ready(address: str, environ: MutableMapping[str, str] | None = None
     except BrokenPipeError:
         return False  # it gave up waiting
     except (ValueError, OSError) as error:
-        raise UsageError(
-            f"{READY_VARIABLE}={descriptor!r} is no open descriptor ({error}): only a launcher sets it"
-        ) from None
+        raise UsageError(f"{READY_VARIABLE}={descriptor!r} is no open descriptor ({error}): only a launcher sets it") from None
     return True
 
 
@@ -167,8 +159,7 @@ def _from_run_file(environ: Mapping[str, str]) -> Target | None:
         return None
     if why := run.stale():
         warnings.warn(
-            f"the mesh of run file {path} is gone ({why}), so the file is ignored: remove it, or run "
-            "`omnibus up`",
+            f"the mesh of run file {path} is gone ({why}), so the file is ignored: remove it, or run `omnibus up`",
             RuntimeWarning,
             stacklevel=4,
         )
@@ -177,9 +168,7 @@ def _from_run_file(environ: Mapping[str, str]) -> Target | None:
         parsed = parse_address(text)
         if parsed.is_tcp:
             source = f"run file {path}"
-            return Target(
-                text, run.key, insecure=run.key is None, source=source, key_source=source, epoch=run.epoch
-            )
+            return Target(text, run.key, insecure=run.key is None, source=source, key_source=source, epoch=run.epoch)
         if same_host(run.process.boot) and os.path.exists(parsed.path):
             return Target(text, source=f"run file {path}", epoch=run.epoch)
     raise Unreachable(

@@ -108,8 +108,7 @@ def _parse(path: Path, content: bytes) -> RunFile:
         version = _of(int, fields["format"])
         if version != _FORMAT:
             raise ProtocolError(
-                f"run file {path} has format {version}, this Omnibus reads {_FORMAT}: use one version at "
-                "both ends"
+                f"run file {path} has format {version}, this Omnibus reads {_FORMAT}: use one version at both ends"
             )
         return RunFile(
             addresses=_addresses(fields["addresses"]),
@@ -120,8 +119,7 @@ def _parse(path: Path, content: bytes) -> RunFile:
         )
     except (ValueError, LookupError, TypeError, RecursionError, Unauthorized) as error:
         raise MeshError(
-            f"run file {path} is damaged ({type(error).__name__}: {error}): remove it and start the mesh "
-            "again with `omnibus up`"
+            f"run file {path} is damaged ({type(error).__name__}: {error}): remove it and start the mesh again with `omnibus up`"
         ) from None
 
 

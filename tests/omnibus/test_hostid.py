@@ -7,10 +7,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from omnibus import hostid
 from omnibus.errors import OmnibusError
 from omnibus.hostid import ProcessMark, boot_id, host_key, host_name, pid_space, same_host
 
@@ -69,5 +69,5 @@ def test_only_a_live_process_can_be_marked(sleeper: subprocess.Popen[bytes]) -> 
 
 def test_a_command_name_may_hold_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     stat = b"7 (a) S (b)) R " + b" ".join(str(number).encode() for number in range(4, 53))
-    monkeypatch.setattr(hostid.Path, "read_bytes", lambda _: stat)
+    monkeypatch.setattr(Path, "read_bytes", lambda _: stat)
     assert ProcessMark.of(7).started == 22

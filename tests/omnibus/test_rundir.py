@@ -149,7 +149,7 @@ def test_another_host_s_ipc_address_is_unreachable_even_if_a_path_of_that_name_i
 ) -> None:
     elsewhere = replace(ProcessMark.of(os.getpid()), boot="x", host="elsewhere")
     up(broker_socket, process=elsewhere)
-    with pytest.raises(Unreachable, match="names a mesh on elsewhere .*start the broker with a tcp address"):
+    with pytest.raises(Unreachable, match=r"names a mesh on elsewhere .*start the broker with a tcp address"):
         resolve(None, environ)
 
 
@@ -177,7 +177,7 @@ def test_a_damaged_run_file_is_an_error_and_not_another_mesh(environ: dict[str, 
 def test_a_tcp_address_without_a_key_says_where_one_could_come_from(environ: dict[str, str], up: Callable[..., RunFile]) -> None:
     for prepare in (lambda: None, lambda: up("tcp://node7:1", key=None)):
         prepare()
-        with pytest.raises(Unauthorized, match="needs the mesh's key.*OMNIBUS_KEY_FILE.*insecure=True"):
+        with pytest.raises(Unauthorized, match=r"needs the mesh's key.*OMNIBUS_KEY_FILE.*insecure=True"):
             resolve("tcp://node8:1", environ)
 
 

@@ -162,7 +162,7 @@ def test_a_mesh_may_write_its_file_anew(path: Path) -> None:
 def test_a_live_mesh_is_not_overwritten_unless_asked(path: Path) -> None:
     other = another_mesh()
     other.write(path)
-    with pytest.raises(AlreadyExists, match="live mesh at ipc:///run/a.sock .*OMNIBUS_RUN_DIR"):
+    with pytest.raises(AlreadyExists, match=r"live mesh at ipc:///run/a.sock .*OMNIBUS_RUN_DIR"):
         make().write(path)
     assert RunFile.read(path) == other
     make().write(path, replace=True)

@@ -1,0 +1,126 @@
+"""``python -m omnibus.brokers``: one broker process.
+
+The mesh's key comes in ``$OMNIBUS_KEY`` and never on the command line. ``omnibus broker`` is the same for people.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from omnibus.address import KEY_VARIABLE, MeshKey, parse_address
+from omnibus.errors import OmnibusError
+from omnibus.handshake import PACKAGE_VERSION, host_key
+from omnibus.hostid import ProcessMark, host_name
+from omnibus.links import make_context, make_router
+from omnibus.protocol import Limits
+from omnibus.rundir import announce_ready
+from omnibus.runfile import RunFile
+
+from .auth import Authenticator, advertise, bind_all, new_key, remove_sockets
+from .core import Broker
+from .shell import Shell
+from .state import Settings
+
+__all__ = ["main", "parse"]
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the options of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m omnibus.brokers", description="Run one Omnibus broker.")
+    parser.add_argument("--bind", action="append", required=True, metavar="ADDRESS", help="ipc://PATH or tcp://HOST:PORT; may be repeated")
+    parser.add_argument("--insecure", action="store_true", help="bind tcp without a key: whoever reaches the port may use the mesh")
+    parser.add_argument("--run-file", type=Path, metavar="PATH", help="write address and key there, for others to find")
+    parser.add_argument("--owner", type=int, metavar="PID", help="end with this process")
+    parser.add_argument("--guard", type=int, metavar="N", help="give every N-th dispatch to a lower lane that waits (default: strict order)")
+    parser.add_argument("--grace", type=float, default=30.0, metavar="S", help="seconds for which a lost session may come back")
+    parser.add_argument("--window-tasks", type=int, default=Limits.window_tasks, metavar="N", help="unfinished tasks of one client in one lane")
+    parser.add_argument("--window-bytes", type=int, default=Limits.window_bytes, metavar="N", help="their bytes")
+    parser.add_argument("--log-level", default="WARNING", metavar="LEVEL")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM, SIGINT or the owner's end; return the exit status."""
+    options = parse(sys.argv[1:] if argv is None else argv)
+    logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    try:
+        return _serve(options)
+    except OmnibusError as error:
+        print(f"omnibus broker: {error}", file=sys.stderr)
+        return 1
+
+
+def _serve(options: argparse.Namespace) -> int:
+    owner = _open_owner(options.owner)
+    wake = _signals()
+    key = _key(options)
+    context = make_context()
+    router = make_router(context)
+    authenticator = Authenticator(context, [key.public]) if key is not None else None
+    endpoints = bind_all(router, options.bind, key=key, insecure=options.insecure)
+    limits = Limits(window_tasks=options.window_tasks, window_bytes=options.window_bytes)
+    core = Broker(os.urandom(8), time.monotonic(), Settings(limits=limits, grace=options.grace, guard=options.guard), version=PACKAGE_VERSION)
+    addresses = tuple(advertise(endpoint, host_name()) for endpoint in endpoints)
+    core.mesh.about = {"address": addresses[0], "pid": os.getpid(), "host": host_name(), "boot": host_key()}
+    try:
+        if options.run_file is not None:
+            mark = ProcessMark.of(os.getpid())
+            RunFile(addresses, core.mesh.epoch.hex(), mark, time.time(), key).write(options.run_file)
+        announce_ready(addresses[0])
+        _tame_collector()
+        Shell(core, router, authenticator=authenticator, wake=wake, owner=owner).run()
+    finally:
+        if options.run_file is not None:
+            RunFile.remove(options.run_file, core.mesh.epoch.hex())
+        remove_sockets(endpoints)
+        router.close(linger=500)
+        if authenticator is not None:
+            authenticator.close()
+        context.term()
+    return 0
+
+
+def _key(options: argparse.Namespace) -> MeshKey | None:
+    """Return the mesh's key where a tcp bind needs one: the one that was handed over, or a fresh one."""
+    if options.insecure or not any(parse_address(text, bind=True).is_tcp for text in options.bind):
+        return None
+    text = os.environ.get(KEY_VARIABLE, "")
+    return MeshKey.parse(text, f"${KEY_VARIABLE}") if text else new_key()
+
+
+def _open_owner(pid: int | None) -> int | None:
+    """Return a pidfd of the owner; leave at once where it is gone already."""
+    if pid is None:
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise SystemExit(0) from None
+
+
+def _signals() -> int:
+    """Turn SIGTERM and SIGINT into bytes in a pipe that the loop polls; return its read end."""
+    read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    return read
+
+
+def _tame_collector() -> None:
+    """Let the cycle collector look rarely: a million queued tasks are a million objects, none of them in a cycle of garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(200_000, 50, 100)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

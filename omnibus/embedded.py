@@ -1,0 +1,142 @@
+"""An embedded mesh: a broker and a node that belong to this process and end with it."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import omnibus
+from omnibus.address import Target
+from omnibus.errors import UsageError
+from omnibus.launch.local import LocalLauncher
+from omnibus.private import private_dir, remove_private_dir
+from omnibus.protocol import Verb
+from omnibus.streams import SUBSCRIPTION_CREDIT
+
+if TYPE_CHECKING:
+    from omnibus.aio import AsyncBus
+    from omnibus.bus import Bus
+    from omnibus.peer import ClientPeer
+
+__all__ = ["EmbeddedMesh", "Output", "interpreter", "mesh_environment"]
+
+
+def interpreter() -> list[str]:
+    """Return how the mesh's processes are started: this interpreter, without the working directory in front of its path."""
+    return [sys.executable, "-P", "-m"]
+
+
+def mesh_environment() -> dict[str, str]:
+    """Return what the mesh's processes must know of this one: where its modules come from."""
+    package = str(Path(omnibus.__file__).resolve().parent.parent)
+    inherited = os.environ.get("PYTHONPATH", "")
+    return {
+        "OMNIBUS_SYS_PATH": json.dumps([os.path.abspath(entry) for entry in sys.path]),
+        "PYTHONPATH": os.pathsep.join([package, inherited] if inherited else [package]),
+    }
+
+
+class EmbeddedMesh:
+    """A broker and a node over ``ipc://`` in a private directory. :meth:`start` makes one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.target = Target(f"ipc://{folder}/broker", source="embedded mesh")
+        self._launcher = LocalLauncher()
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    @classmethod
+    def start(
+        cls,
+        *,
+        workers: int | None = None,
+        cpus: float | None = None,
+        gpus: int | str | None = None,
+        memory: int | None = None,
+        preload: tuple[str, ...] = (),
+        timeout: float = 10.0,
+    ) -> EmbeddedMesh:
+        """Start both side by side, and return once they serve.
+
+        ``workers`` defaults to the number of CPUs that this process may use. Raises :class:`omnibus.SetupFailed` with their last words where one of them ends
+        at once, :class:`omnibus.ConnectTimeout` where one is not ready in time.
+        """
+        count = len(os.sched_getaffinity(0)) if workers is None else workers
+        if count < 0:
+            raise UsageError(f"workers must be 0 or more, not {workers}")
+        mesh = cls(private_dir())
+        try:
+            mesh._launch(count, cpus, gpus, memory, preload, timeout)
+        except BaseException:
+            mesh.stop()
+            raise
+        atexit.register(mesh.stop)
+        return mesh
+
+    def _launch(
+        self, workers: int, cpus: float | None, gpus: int | str | None, memory: int | None, preload: tuple[str, ...], timeout: float
+    ) -> None:
+        run = interpreter()
+        owner = str(os.getpid())
+        environment = mesh_environment() | dict(self.target.environment()) | {"OMNIBUS_WITHIN": ""}
+        options: list[str] = ["--workers", str(workers), "--owner", owner, "--name", "local"]
+        for flag, value in (("--cpus", cpus), ("--gpus", gpus), ("--memory", memory)):
+            if value is not None:
+                options += [flag, str(value)]
+        for module in preload:
+            options += ["--preload", module]
+        bind = ["--bind", self.target.address, "--owner", owner]
+        broker = self._launcher.submit([*run, "omnibus.brokers", *bind], name="broker", env=environment, ready=True)
+        node = self._launcher.submit([*run, "omnibus.actors", "node", *options], name="node", env=environment, ready=True)
+        self._launcher.wait_ready(broker, timeout)
+        self._launcher.wait_ready(node, timeout)
+
+    def show_output(self, bus: Bus | AsyncBus) -> None:
+        """Have what the workers print appear on this process's own output."""
+        peer = bus._peer
+        seq = peer.next_seq()
+        peer.sinks[seq] = Output(peer, seq)
+        peer.out.append([Verb.SUBSCRIBE, seq, {"topic": "log", "since": 1, "credit": SUBSCRIPTION_CREDIT}, None, 0])
+        bus._submitted()
+
+    def stop(self) -> None:
+        """End both, and remove the directory. Doing it twice does nothing."""
+        with self._lock:
+            if self._stopped:
+                return
+            self._stopped = True
+        atexit.unregister(self.stop)
+        self._launcher.close(grace=5.0)
+        remove_private_dir(self.folder)
+
+
+class Output:
+    """Writes what children print to ``sys.stdout`` and ``sys.stderr`` of now (a notebook replaces them), each line marked with its source."""
+
+    def __init__(self, peer: ClientPeer, seq: int) -> None:
+        self._peer = peer
+        self._seq = seq
+        self._taken = 0
+
+    def feed(self, value: Any, number: int, missed: int) -> None:
+        """Show one line."""
+        stream = sys.stderr if value.get("stream") == "err" else sys.stdout
+        try:
+            if missed:
+                stream.write(f"({missed} lines of output were dropped)\n")
+            stream.write(f"({value['source']} pid={value['pid']}) {value['text']}\n")
+        except (OSError, ValueError):
+            return  # the program has closed its output
+        self._taken += 1
+        if self._taken >= SUBSCRIPTION_CREDIT // 2:
+            self._peer.out.append([Verb.CREDIT, self._seq, self._taken, None, 0])
+            self._taken = 0
+
+    def end(self, error: BaseException | None) -> None:
+        """Nothing more comes."""
