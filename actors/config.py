@@ -19,11 +19,12 @@ CHILD_MAIN: Final = "omnibus.actors.process:main"
 class ChildConfig:
     """One child's life: who it is, where its broker is, what it may use.
 
-    ``session`` names this incarnation, ``node`` is its supervisor's session; ``command`` is the id of the START that asked
-    for it (0: none did). ``cpus`` sets its threads and ``devices`` the GPUs that it sees. ``env`` is added to its environment. ``entry`` is the
-    ``module:function`` that is called with this configuration and returns the exit status. ``code``: whether code by value may be
-    loaded. ``fresh``: start a new interpreter instead of forking the zygote. ``page_fd`` is the status page's descriptor in
-    the child (-1: none); the child's ``main`` attaches it.
+    ``session`` names this incarnation, ``node`` is its supervisor's session; ``command`` is the id of the START
+    that asked for it (0: none did). ``cpus`` sets its threads and ``devices`` the GPUs that it sees; ``env`` is
+    added to its environment. ``entry`` is the ``module:function`` that is called with this configuration and
+    returns the exit status. ``code``: whether code by value may be loaded. ``fresh``: start a new interpreter
+    instead of forking the zygote. ``page_fd`` is the status page's descriptor in the child (-1: none), which the
+    entry attaches.
     """
 
     name: str

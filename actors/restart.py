@@ -19,14 +19,15 @@ from omnibus.errors import ProtocolError
 if TYPE_CHECKING:
     from tenacity.wait import wait_base
 
-__all__ = ["Restarts", "RestartPolicy"]
+__all__ = ["RestartPolicy", "Restarts"]
 
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """At most ``most`` restarts within ``window`` seconds (``None``: no bound); delays of ``base`` seconds, doubled, up to ``cap``.
+    """How often, and after which delays.
 
-    ``wait`` replaces these delays by those of a tenacity wait object.
+    At most ``most`` restarts within ``window`` seconds (``None``: no bound); delays of ``base`` seconds, doubled
+    each time, up to ``cap``. ``wait`` replaces these delays by those of a tenacity wait object.
     """
 
     most: int | None = 5
@@ -45,7 +46,7 @@ class RestartPolicy:
             return None
         if not isinstance(head, Mapping):
             raise ProtocolError(f"'restart' must be nil or a map, not {head!r:.80}")
-        most = head.get("max", cls.most)
+        most = head.get("max", 5)
         if most is not None and (type(most) is not int or not 0 <= most <= 1_000_000):
             raise ProtocolError(f"restart 'max' must be nil or an integer from 0 to 1000000, not {most!r:.80}")
         return cls(most, _seconds(head, "window", 60.0), _seconds(head, "base", 0.1), _seconds(head, "cap", 30.0))

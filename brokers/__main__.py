@@ -31,6 +31,8 @@ from .state import Settings
 
 __all__ = ["main", "parse"]
 
+_LIMITS = Limits()
+
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Return the options of the command line."""
@@ -41,8 +43,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--owner", type=int, metavar="PID", help="end with this process")
     parser.add_argument("--guard", type=int, metavar="N", help="give every N-th dispatch to a lower lane that waits (default: strict order)")
     parser.add_argument("--grace", type=float, default=30.0, metavar="S", help="seconds for which a lost session may come back")
-    parser.add_argument("--window-tasks", type=int, default=Limits.window_tasks, metavar="N", help="unfinished tasks of one client in one lane")
-    parser.add_argument("--window-bytes", type=int, default=Limits.window_bytes, metavar="N", help="their bytes")
+    parser.add_argument("--window-tasks", type=int, default=_LIMITS.window_tasks, metavar="N", help="unfinished tasks of one client in one lane")
+    parser.add_argument("--window-bytes", type=int, default=_LIMITS.window_bytes, metavar="N", help="their bytes")
     parser.add_argument("--log-level", default="WARNING", metavar="LEVEL")
     return parser.parse_args(argv)
 

@@ -49,7 +49,9 @@ _REMEMBERED: Final = 1000
 def new_key() -> MeshKey:
     """Return a new key pair for a mesh, from libsodium's random numbers."""
     if not zmq.has("curve"):
-        raise MeshError(f"libzmq {zmq.zmq_version()} was built without CURVE: install pyzmq's own wheel, or use ipc only")
+        raise MeshError(
+            f"libzmq {zmq.zmq_version()} was built without CURVE: install pyzmq's own wheel, or use ipc only"
+        )
     public, secret = zmq.curve_keypair()
     return MeshKey(public.decode(), secret.decode())
 
@@ -91,18 +93,22 @@ def bind_all(
     checked = [check_bind(text, key, insecure) for text in addresses]
     bound: dict[int, str] = {}
     # ipc first: a bind takes the options that were set last, and a ZAP domain cannot be unset.
-    for index in sorted(range(len(checked)), key=lambda index: checked[index].is_tcp):
-        address = checked[index]
-        set_heartbeats(router, tuning, on=address.is_tcp)
-        router.set(zmq.IPV6, int(address.wants_ipv6))
-        if address.is_tcp and key is not None:
-            secure_server(router, key)
-        bound[index] = _bind(router, address)
+    try:
+        for index in sorted(range(len(checked)), key=lambda index: checked[index].is_tcp):
+            address = checked[index]
+            set_heartbeats(router, tuning, on=address.is_tcp)
+            router.set(zmq.IPV6, int(address.wants_ipv6))
+            if address.is_tcp and key is not None:
+                secure_server(router, key)
+            bound[index] = _bind(router, address)
+    except BaseException:
+        remove_sockets(bound.values())
+        raise
     return [bound[index] for index in range(len(checked))]
 
 
 def remove_sockets(endpoints: Iterable[str]) -> None:
-    """Remove the files of ipc endpoints, which ZeroMQ leaves behind; call it just before their socket is closed.
+    """Remove the files of ipc endpoints, which ZeroMQ leaves behind; call it just before closing the socket.
 
     While it is still open nobody else can have taken the path.
     """
@@ -154,7 +160,9 @@ class Authenticator:
             self.socket.bind(_HANDLER)
         except zmq.ZMQError as error:
             self.socket.close(0)
-            raise UsageError(f"this ZeroMQ context has an authenticator already ({error}): one serves all its sockets") from None
+            raise UsageError(
+                f"this ZeroMQ context has an authenticator already ({error}): one serves all its sockets"
+            ) from None
 
     def handle(self) -> None:
         """Answer all questions that wait, without blocking; malformed ones are answered with a refusal."""
@@ -251,7 +259,9 @@ def _bind(router: zmq.Socket[bytes], address: Address) -> str:
         router.bind(str(address))
     except zmq.ZMQError as error:
         if error.errno == errno.EADDRINUSE:
-            raise AlreadyExists(f"{address} is taken by another process: stop it, or use port * for any free one") from None
+            raise AlreadyExists(
+                f"{address} is taken by another process: stop it, or use port * for any free one"
+            ) from None
         raise UsageError(f"{address} cannot be bound ({error}): name an address of this host") from None
     return router.getsockopt_string(zmq.LAST_ENDPOINT)
 

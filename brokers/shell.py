@@ -14,9 +14,9 @@ from collections import deque
 
 import zmq
 
-from omnibus.hostid import host_key
+from omnibus.handshake import host_key
 from omnibus.protocol import Blob
-from omnibus.sockets import Sent, receive, send
+from omnibus.sockets import Sent, descriptor, receive, send
 
 from .auth import Authenticator
 from .core import Broker, Event
@@ -56,8 +56,8 @@ class Shell:
         self._pidfds: dict[int, bytes] = {}
         self._watched: dict[bytes, int] = {}
         self._poll = select.poll()
-        self._router_fd = router.getsockopt(zmq.FD)
-        self._zap_fd = authenticator.socket.getsockopt(zmq.FD) if authenticator is not None else None
+        self._router_fd = descriptor(router)
+        self._zap_fd = descriptor(authenticator.socket) if authenticator is not None else None
         for fd in (self._router_fd, self._zap_fd, wake, owner):
             if fd is not None:
                 self._poll.register(fd, select.POLLIN)

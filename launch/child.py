@@ -70,7 +70,11 @@ class Child:
     def last_words(self) -> str:
         """Return the end of what it said on standard error, as a clause of an error."""
         lines = bytes(self._tail).decode(errors="replace").splitlines()[-_LAST_LINES:]
-        return "its last words:\n" + "\n".join(f"  {line}" for line in lines) if lines else "it said nothing on standard error"
+        return (
+            "its last words:\n" + "\n".join(f"  {line}" for line in lines)
+            if lines
+            else "it said nothing on standard error"
+        )
 
     def release(self) -> None:
         """Close what is open for it; it may be called again."""

@@ -144,7 +144,8 @@ class LocalLauncher:
             line = read_line(answer, child.pidfd, time.monotonic() + timeout)
         except TimeoutError:
             raise ConnectTimeout(
-                f"{child.name} (process {child.process.pid}) runs, but was not ready within {timeout:g} s; {child.last_words()}"
+                f"{child.name} (process {child.process.pid}) runs, but was not ready within {timeout:g} s; "
+                f"{child.last_words()}"
             ) from None
         finally:
             os.close(answer)

@@ -170,7 +170,9 @@ def _parse_tcp(text: str, rest: str, bind: bool) -> Address:
         allowed = "1 to 65535, or * for any free port" if bind else "1 to 65535"
         raise UsageError(f"address {text!r}: port {port!r} is not in the range {allowed}")
     if not bind and host in _EVERY_HOST:
-        raise UsageError(f"address {text!r} means every interface, which only a broker can bind: name the broker's host")
+        raise UsageError(
+            f"address {text!r} means every interface, which only a broker can bind: name the broker's host"
+        )
     return Address("tcp", host=host, port=int(port))
 
 

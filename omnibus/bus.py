@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from omnibus.address import Target
 from omnibus.driver import Driver
 from omnibus.errors import ForkedError, UsageError
+from omnibus.face import Face, fetch_head
 from omnibus.futures import Future
-from omnibus.handshake import describe, new_session
 from omnibus.links import make_context, make_dealer
 from omnibus.linkwatch import LinkWatch
 from omnibus.options import Options
-from omnibus.peer import ClientPeer
 from omnibus.protocol import INLINE, Blob, Verb
 from omnibus.refs import ActorRef
-from omnibus.requests import Kinds, Make, Requester
+from omnibus.requests import Make, Requester
 from omnibus.rundir import resolve
 from omnibus.streams import STREAM_CREDIT, SUBSCRIPTION_CREDIT, Parts, Stream, StreamEnd, Subscription
 
@@ -29,9 +29,12 @@ _buses: weakref.WeakSet[Bus] = weakref.WeakSet()
 
 
 def connect(address: str | None = None, *, timeout: float = 10.0, insecure: bool = False, **embedded: Any) -> Bus:
-    """Return a bus to a mesh: at ``address``, else at ``$OMNIBUS_ADDRESS``, else the run file's, else one embedded in this process.
+    """Return a bus to a mesh:
 
-    ``embedded`` sizes an embedded mesh: ``workers``, ``cpus``, ``gpus``, ``memory``, ``preload``. Close the bus, or use it as a context manager.
+    at ``address``, else at ``$OMNIBUS_ADDRESS``, else the run file's, else one embedded in this process.
+
+    ``embedded`` sizes an embedded mesh: ``workers``, ``cpus``, ``gpus``, ``memory``, ``preload``. Close the bus, or
+    use it as a context manager.
 
     Raises :class:`omnibus.ConnectTimeout` with the address when nobody answers within ``timeout`` seconds,
     :class:`omnibus.Unauthorized` without the mesh's key, :class:`omnibus.UsageError` for a malformed address.
@@ -46,7 +49,7 @@ def connect(address: str | None = None, *, timeout: float = 10.0, insecure: bool
         except BaseException:
             mesh.stop()
             raise
-        mesh.show_output(bus)
+        mesh.show_output(bus._peer, bus._driver.submitted)
         return bus
     if embedded:
         raise UsageError(f"{', '.join(embedded)}: only an embedded mesh is sized by connect(), and {target.source} names one that runs")
@@ -64,11 +67,13 @@ class Submitter(Requester):
     def submit(self, fn: Callable[..., R] | str, /, *args: Any, **kwargs: Any) -> Future[R]:
         """Have ``fn(*args, **kwargs)`` run by a worker, and return the future of its result.
 
-        ``fn`` is a callable, or ``"package.module:function"``. It is pickled once and kept by identity, so what it refers to should not change
-        between submissions. Arguments are copied before this returns, but for large tensors and buffers: leave those alone until the future is done.
-        Waits while the lane's window of unfinished work is full.
+        ``fn`` is a callable, or ``"package.module:function"``. It is pickled once and kept by identity, so what it
+        refers to should not change between submissions. Arguments are copied before this returns, but for large
+        tensors and buffers: leave those alone until the future is done. Waits while the lane's window of unfinished
+        work is full.
 
-        Raises :class:`omnibus.NotPicklable` for what cannot be sent, and why nothing can be sent any more once the bus is closed or lost.
+        Raises :class:`omnibus.NotPicklable` for what cannot be sent, and why nothing can be sent any more once the
+        bus is closed or lost.
         """
         return self._submit(fn, args, kwargs)  # type: ignore[no-any-return]
 
@@ -111,65 +116,43 @@ class Submitter(Requester):
         return future
 
 
-class Bus:
-    """A session with a mesh, made by :func:`connect`. Its methods may be called from any thread. Closing it ends what is unfinished."""
+class Bus(Face[Submitter]):
+    """A session with a mesh, made by :func:`connect`.
 
-    def __init__(self, target: Any, *, timeout: float = 10.0, mesh: Any = None) -> None:
+    Its methods may be called from any thread. Closing it ends what is unfinished.
+    """
+
+    def __init__(self, target: Target, *, timeout: float = 10.0, mesh: Any = None) -> None:
+        super().__init__(target, lambda options: Submitter(self, options))
         self._mesh = mesh
-        self._target = target
-        self._code = not target.parsed().is_tcp or target.key is not None
-        within = bytes.fromhex(os.environ.get("OMNIBUS_WITHIN", ""))
-        hello = describe("client", new_session(), code=self._code, **({"within": within} if within else {}))
-        self._peer = ClientPeer(hello, code=self._code)
-        self._kinds = Kinds(self._peer)
         self._context = make_context()
         socket = make_dealer(self._context, target)
-        self._driver = Driver(self._peer, socket, LinkWatch(socket), target.address, lends=bool(within))
+        self._driver = Driver(self._peer, socket, LinkWatch(socket), target.address, lends=bool(self.within))
         try:
             self._driver.start(timeout)
         except BaseException:
             self._driver.close(0)
             self._context.term()
             raise
-        self._submitters: dict[Options, Submitter] = {}
         self._default = self._requester(None)
         self.submit = self._default.submit
         self.map = self._default.map
         _buses.add(self)
-
-    @property
-    def address(self) -> str:
-        """Where the mesh is."""
-        return str(self._target.address)
-
-    def options(self, **given: Any) -> Submitter:
-        """Return a submitter with these options; see :class:`omnibus.options.Options` for their names and meaning."""
-        return self._requester(given)
-
-    def _requester(self, given: Mapping[str, Any] | None) -> Submitter:
-        options = Options.make(given or {})
-        found = self._submitters.get(options)
-        if found is None:
-            found = self._submitters[options] = Submitter(self, options)
-        return found
 
     # ------------------------------------------------------------------ actors
 
     def spawn(self, cls: Any, /, *args: Any, name: str | None = None, **kwargs: Any) -> ActorRef:
         """Start an actor, ``cls(*args, **kwargs)`` in a process of its own, and return its handle once it is ready.
 
-        ``name`` makes it known to all and lets it outlive this session, until ``ref.stop()``; without one it ends with this bus.
-        Of ``kwargs``, ``cpus``, ``gpus``, ``memory``, ``labels``, ``mailbox``, ``concurrency``, ``env`` and ``restart`` are options, the rest is the class's.
+        ``name`` makes it known to all and lets it outlive this session, until ``ref.stop()``; without one it ends
+        with this bus. Of ``kwargs``, ``cpus``, ``gpus``, ``memory``, ``labels``, ``mailbox``, ``concurrency``,
+        ``env`` and ``restart`` are options, the rest is the class's.
 
-        Raises :class:`omnibus.SetupFailed` where making it or its ``setup`` raised, :class:`omnibus.AlreadyExists` where the name is taken,
-        :class:`omnibus.CapacityExceeded` where no node has room.
+        Raises :class:`omnibus.SetupFailed` where making it or its ``setup`` raised, :class:`omnibus.AlreadyExists`
+        where the name is taken, :class:`omnibus.CapacityExceeded` where no node has room.
         """
-        name, ready = self._default.spawn_with(cls, args, kwargs, name)
+        name, ready = self._default.spawn(cls, args, kwargs, name)
         ready.result()
-        return ActorRef(self, name)
-
-    def actor(self, name: str) -> ActorRef:
-        """Return a handle on the actor of that name; whether it is there shows with the first message."""
         return ActorRef(self, name)
 
     def _stream(self, start: Callable[[Make], Any]) -> Stream:
@@ -180,12 +163,9 @@ class Bus:
 
     # ------------------------------------------------------------------ topics
 
-    def publish(self, topic: str, value: Any) -> Future[int]:
-        """Publish ``value`` under ``topic``; the future is its number there. Whoever subscribes later may still ask for it by ``since``."""
-        return self._default.ask_broker(Verb.PUBLISH, {"topic": topic}, value, carries=True)  # type: ignore[no-any-return]
-
     def subscribe(self, topic: str, since: int | None = None) -> Subscription:
-        """Return an iterator over what is published under ``topic`` from now on, or from number ``since`` on as far as it is kept.
+        """Return an iterator over what is published under ``topic`` from now on, or from number ``since`` on as far
+        as it is kept.
 
         When this returns, nothing published from then on is missed.
         """
@@ -196,8 +176,7 @@ class Bus:
             made[0].open()
             return Future(self._driver, seq)
 
-        head = {"topic": topic, "since": since, "credit": SUBSCRIPTION_CREDIT}
-        self._default._start(Verb.SUBSCRIBE, head, None, (), make).result()
+        self._default.follow(topic, since, make).result()
         return Subscription(topic, made[0], lambda seq: Future(self._driver, seq))
 
     # ------------------------------------------------------------------ the mesh
@@ -209,21 +188,15 @@ class Bus:
     def fetch(self, task: str) -> Any:
         """Return the result of a detached task by its id, or raise how it ended.
 
-        Raises :class:`omnibus.NotFound` where no such result is kept, :class:`omnibus.TaskError` while it has not ended.
+        Raises :class:`omnibus.NotFound` where no such result is kept, :class:`omnibus.TaskError` while it has not
+        ended.
         """
-        session, _, number = task.rpartition("-")
-        try:
-            head = {"session": bytes.fromhex(session), "seq": int(number)}
-        except ValueError:
-            raise UsageError(f"{task!r} is no task id; one looks like 0f3c…-17, and bus.task_id(future) gives it") from None
-        return self._default.ask_broker(Verb.FETCH, head).result()
-
-    def task_id(self, future: Future[Any]) -> str:
-        """Return the id of a task in the whole mesh, by which anyone may :meth:`fetch` it if it is detached."""
-        return f"{self._peer.session.hex()}-{future.seq}"
+        return self._default.ask_broker(Verb.FETCH, fetch_head(task)).result()
 
     def close(self, timeout: float = 5.0) -> int:
-        """End the session: send what is queued, end what is unfinished in :class:`omnibus.BusClosed`, return how much that was.
+        """End the session:
+
+        send what is queued, end what is unfinished in :class:`omnibus.BusClosed`, return how much that was.
 
         Takes ``timeout`` seconds at most; an embedded mesh ends too. Closing twice does nothing.
         """
@@ -244,9 +217,6 @@ class Bus:
     def __repr__(self) -> str:
         state = "closed" if self._driver.closed else "lost" if self._peer.failure is not None else "open"
         return f"<Bus {state} {self.address}>"
-
-    def _submitted(self) -> None:
-        self._driver.submitted()
 
     def _finish(self, future: Future[Any]) -> Any:
         return future.result()

@@ -1,12 +1,12 @@
 """Who drives a client's socket: the thread that waits, where there is one.
 
-A hand-over to an I/O thread costs a wake-up each way, so a thread that waits for a result takes the lock, and sends and receives
-by itself (the *leader*); others that wait meanwhile are told by it. A thread that submits sends its own full batches. A
-background thread sees to what is left: answers that nobody waits for, and requests that were queued while nobody drove. It stands
-by while others drive, and looks again every few milliseconds.
+A hand-over to an I/O thread costs a wake-up each way, so a thread that waits for a result takes the lock, and sends
+and receives by itself (the *leader*); others that wait meanwhile are told by it. A thread that submits sends its own
+full batches. A background thread sees to what is left: answers that nobody waits for, and requests that were queued
+while nobody drove. It stands by while others drive, and looks again every few milliseconds.
 
-The socket is used under the lock only. Its file descriptor is edge-triggered, and any use of the socket may swallow the
-edge: whoever used it therefore receives until nothing is left before letting go.
+The socket is used under the lock only. Its file descriptor is edge-triggered, and any use of the socket may swallow
+the edge: whoever used it therefore receives until nothing is left before letting go.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from omnibus.handshake import host_key
 from omnibus.linkwatch import LinkWatch
 from omnibus.peer import ClientPeer, Lane
 from omnibus.protocol import BATCH, Verb
-from omnibus.sockets import Sent, receive, send
+from omnibus.sockets import Sent, descriptor, receive, send
 
 __all__ = ["Driver"]
 
@@ -51,8 +51,8 @@ class Driver:
         self._lends = lends
         self._kick_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._rouse_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._fd = socket.getsockopt(zmq.FD)
-        self._monitor_fd = watch.monitor.getsockopt(zmq.FD)
+        self._fd = descriptor(socket)
+        self._monitor_fd = descriptor(watch.monitor)
         self._broker_fd: int | None = None
         self._leading = select.poll()
         self._idling = select.poll()
@@ -114,14 +114,17 @@ class Driver:
         return os.getpid() == self._pid
 
     def check(self) -> None:
-        """Raise why nothing can be asked any more: the session failed, the bus was closed, or this is a forked child."""
+        """Raise why nothing can be asked any more: the session failed, the bus was closed, or this is a forked child.
+        """
         if not self.mine:
             raise ForkedError("this bus was made before os.fork(), and a child must not use its sockets: call connect() in the child")
         if self.peer.failure is not None:
             raise self.peer.failure
 
     def close(self, timeout: float) -> int:
-        """Send what is queued and a BYE within ``timeout`` seconds, let go of the socket, and return how many requests were unfinished."""
+        """Send what is queued and a BYE within ``timeout`` seconds, let go of the socket, and return how many
+        requests were unfinished.
+        """
         if self.closed or not self.mine:
             return 0
         self.closed = True
@@ -165,6 +168,12 @@ class Driver:
         elif not self._roused:
             self._rouse()
 
+    def cancel(self, seq: int) -> None:
+        """Ask for the end of request ``seq``; without effect once it ended, or when nothing can be sent any more."""
+        if self.peer.failure is None:
+            self.peer.out.append([Verb.CANCEL, seq, None, None, 0])
+            self.submitted()
+
     def _kick(self) -> None:
         with contextlib.suppress(BlockingIOError, OSError):
             os.eventfd_write(self._kick_fd, 1)
@@ -180,7 +189,10 @@ class Driver:
         return self._wait(future, timeout)
 
     def _wait_lending(self, future: Future[Any], timeout: float | None) -> bool:
-        """Wait inside a task: unless the answer comes at once, its worker's slot is lent to others meanwhile, lest they wait for each other."""
+        """Wait inside a task:
+
+        unless the answer comes at once, its worker's slot is lent to others meanwhile, lest they wait for each other.
+        """
         if self._wait(future, _PATIENCE):
             return True
         self.peer.out.append([Verb.LEND, 0, 1, None, 0])
@@ -230,7 +242,8 @@ class Driver:
             self._rest(self._leading, left)
 
     def _follow(self, future: Future[Any], left: float | None) -> None:
-        """Wait for another thread to end ``future``. Should that one stop driving, the background thread takes over."""
+        """Wait for another thread to end ``future``. Should that one stop driving, the background thread takes over.
+        """
         self._followers += 1
         try:
             condition = future._condition
@@ -241,7 +254,9 @@ class Driver:
             self._followers -= 1
 
     def _release(self) -> None:
-        """Let go of the lock; whatever was queued in between, or waited for by others, is handed to the background thread."""
+        """Let go of the lock; whatever was queued in between, or waited for by others, is handed to the background
+        thread.
+        """
         self.lock.release()
         if self._followers:
             self.attend()
@@ -324,8 +339,9 @@ class Driver:
     def _background(self) -> None:
         """Drive while nobody else does.
 
-        ``_idle`` says that this thread waits for the socket itself; it is set under the lock, after a pump, so that whoever holds the lock
-        and finds it unset may leave messages unreceived: this thread looks again before it waits.
+        ``_idle`` says that this thread waits for the socket itself; it is set under the lock, after a pump, so that
+        whoever holds the lock and finds it unset may leave messages unreceived: this thread looks again before it
+        waits.
         """
         leads = -1
         while not self.closed:

@@ -7,27 +7,30 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import omnibus
 from omnibus.address import Target
 from omnibus.errors import UsageError
+from omnibus.face import WITHIN_VARIABLE
 from omnibus.launch.local import LocalLauncher
 from omnibus.private import private_dir, remove_private_dir
 from omnibus.protocol import Verb
 from omnibus.streams import SUBSCRIPTION_CREDIT
 
 if TYPE_CHECKING:
-    from omnibus.aio import AsyncBus
-    from omnibus.bus import Bus
     from omnibus.peer import ClientPeer
 
 __all__ = ["EmbeddedMesh", "Output", "interpreter", "mesh_environment"]
 
 
 def interpreter() -> list[str]:
-    """Return how the mesh's processes are started: this interpreter, without the working directory in front of its path."""
+    """Return how the mesh's processes are started:
+
+    this interpreter, without the working directory in front of its path.
+    """
     return [sys.executable, "-P", "-m"]
 
 
@@ -64,8 +67,9 @@ class EmbeddedMesh:
     ) -> EmbeddedMesh:
         """Start both side by side, and return once they serve.
 
-        ``workers`` defaults to the number of CPUs that this process may use. Raises :class:`omnibus.SetupFailed` with their last words where one of them ends
-        at once, :class:`omnibus.ConnectTimeout` where one is not ready in time.
+        ``workers`` defaults to the number of CPUs that this process may use. Raises :class:`omnibus.SetupFailed` with
+        their last words where one of them ends at once, :class:`omnibus.ConnectTimeout` where one is not ready in
+        time.
         """
         count = len(os.sched_getaffinity(0)) if workers is None else workers
         if count < 0:
@@ -84,7 +88,7 @@ class EmbeddedMesh:
     ) -> None:
         run = interpreter()
         owner = str(os.getpid())
-        environment = mesh_environment() | dict(self.target.environment()) | {"OMNIBUS_WITHIN": ""}
+        environment = mesh_environment() | dict(self.target.environment()) | {WITHIN_VARIABLE: ""}
         options: list[str] = ["--workers", str(workers), "--owner", owner, "--name", "local"]
         for flag, value in (("--cpus", cpus), ("--gpus", gpus), ("--memory", memory)):
             if value is not None:
@@ -97,13 +101,12 @@ class EmbeddedMesh:
         self._launcher.wait_ready(broker, timeout)
         self._launcher.wait_ready(node, timeout)
 
-    def show_output(self, bus: Bus | AsyncBus) -> None:
-        """Have what the workers print appear on this process's own output."""
-        peer = bus._peer
+    def show_output(self, peer: ClientPeer, submitted: Callable[[], None]) -> None:
+        """Have what the workers print appear on this process's own output, by way of the session that ``peer`` is."""
         seq = peer.next_seq()
         peer.sinks[seq] = Output(peer, seq)
         peer.out.append([Verb.SUBSCRIBE, seq, {"topic": "log", "since": 1, "credit": SUBSCRIPTION_CREDIT}, None, 0])
-        bus._submitted()
+        submitted()
 
     def stop(self) -> None:
         """End both, and remove the directory. Doing it twice does nothing."""
@@ -117,7 +120,9 @@ class EmbeddedMesh:
 
 
 class Output:
-    """Writes what children print to ``sys.stdout`` and ``sys.stderr`` of now (a notebook replaces them), each line marked with its source."""
+    """Writes what children print to ``sys.stdout`` and ``sys.stderr`` of now (a notebook replaces them), each line
+    marked with its source.
+    """
 
     def __init__(self, peer: ClientPeer, seq: int) -> None:
         self._peer = peer

@@ -1,8 +1,9 @@
 """``Future``: a ``concurrent.futures.Future`` that costs little until somebody waits for it, and that can be awaited.
 
-The base class makes a condition, two lists and a lock for each future; most futures of a busy bus are never waited for by
-another thread. Here they are made when first needed. The order of two writes makes that safe: whoever ends a future writes its state
-*before* it looks for a condition, whoever waits makes the condition *before* looking at the state; one of them sees the other.
+The base class makes a condition, two lists and a lock for each future; most futures of a busy bus are never waited
+for by another thread. Here they are made when first needed. The order of two writes makes that safe: whoever ends a
+future writes its state *before* it looks for a condition, whoever waits makes the condition *before* looking at the
+state; one of them sees the other.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ else:
 class Future(_Base[T]):
     """The end of one task, to come.
 
-    ``result(timeout)`` waits and returns the value or raises how the task ended; see ``omnibus.errors``. ``await future`` does the same on an
-    asyncio loop. ``cancel()`` only asks: it returns whether the request was sent, and the broker's answer decides the end. ``seq`` is the
-    number of the request within its session.
+    ``result(timeout)`` waits and returns the value or raises how the task ended; see ``omnibus.errors``. ``await
+    future`` does the same on an asyncio loop. ``cancel()`` only asks: it returns whether the request was sent, and
+    the broker's answer decides the end. ``seq`` is the number of the request within its session.
     """
 
     def __init__(self, owner: Owner, seq: int) -> None:
@@ -118,7 +119,10 @@ class Future(_Base[T]):
         return self._exception
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
-        """Have ``fn(future)`` called when the task ends; at once if it has. It runs in the thread that receives the end: keep it short."""
+        """Have ``fn(future)`` called when the task ends; at once if it has.
+
+        It runs in the thread that receives the end: keep it short.
+        """
         with self._condition:
             if self._state is not FINISHED:
                 self._done_callbacks.append(fn)

@@ -20,7 +20,10 @@ def new_session() -> bytes:
 
 
 def host_key() -> str:
-    """Return what two processes have in common exactly when a pid means the same to both: one boot and one pid namespace."""
+    """Return what two processes have in common exactly when a pid means the same to both:
+
+    one boot and one pid namespace.
+    """
     return f"{boot_id()}/{pid_space()}"
 
 

@@ -252,7 +252,8 @@ def _torch_finish(name: str, places: tuple[int, ...] | None, parameter: bool, gr
     dtype = getattr(torch, name)
 
     def finish(array: Any) -> Any:
-        tensor = torch.from_numpy(array)
+        # from_numpy gives an empty tensor strides of 0, which view() of another item size refuses
+        tensor = torch.from_numpy(array) if array.size else torch.empty(array.shape, dtype=dtype)
         if tensor.dtype != dtype:
             tensor = tensor.view(dtype)
         if places is not None:

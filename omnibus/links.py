@@ -65,7 +65,9 @@ def make_dealer(context: zmq.Context[zmq.Socket[bytes]], target: Target, tuning:
     """
     address = target.parsed()
     if address.is_tcp and target.key is None and not target.insecure:
-        raise Unauthorized(f"{target.address} needs the mesh's key, and the target has none: see omnibus.rundir.resolve")
+        raise Unauthorized(
+            f"{target.address} needs the mesh's key, and the target has none: see omnibus.rundir.resolve"
+        )
     socket = context.socket(zmq.DEALER)
     try:
         _tune(socket, tuning, heartbeats=address.is_tcp)

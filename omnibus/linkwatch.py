@@ -96,7 +96,10 @@ def _explain(event: int, value: int, has_key: bool) -> tuple[str, str]:
         return "refused", f"the other side does not know this key (status {value})"
     if event == zmq.Event.HANDSHAKE_FAILED_NO_DETAIL:
         key = "has another key" if has_key else "demands the mesh's key"
-        return "failed", f"the other side hung up during the handshake: it {key}, or it is no Omnibus mesh"
+        return (
+            "failed",
+            f"the other side hung up during the handshake: it {key}, or it is no Omnibus mesh",
+        )
     if event == zmq.Event.HANDSHAKE_FAILED_PROTOCOL:
         return "refused", _protocol_failure(value, has_key)
     return "", ""

@@ -18,9 +18,10 @@ LATER = frozenset({"checkpoint_every", "recovery", "preemptible", "keep", "monit
 class Options:
     """How work is to be run. Every field has a default, which is not sent.
 
-    ``priority``: any integer, higher first. ``retries``: lost attempts that are made good (default 3 for tasks, 0 for messages). ``timeout``:
-    seconds that an attempt may run. ``ttl``: seconds that it may wait. ``cpus``, ``gpus`` (a fraction below 1 shares one), ``memory`` (bytes),
-    ``labels``: what it needs of a node. ``name``: for logs and status. ``detached``: the result is kept for an hour, for whoever fetches it.
+    ``priority``: any integer, higher first. ``retries``: lost attempts that are made good (default 3 for tasks, 0 for
+    messages). ``timeout``: seconds that an attempt may run. ``ttl``: seconds that it may wait. ``cpus``, ``gpus`` (a
+    fraction below 1 shares one), ``memory`` (bytes), ``labels``: what it needs of a node. ``name``: for logs and
+    status. ``detached``: the result is kept for an hour, for whoever fetches it.
     """
 
     priority: int = 0
@@ -38,7 +39,8 @@ class Options:
     def make(cls, given: Mapping[str, Any]) -> Options:
         """Return the options that ``given`` names.
 
-        Raises :class:`UsageError` for a name that is not an option, one that this version does not have yet, or a value that is out of range.
+        Raises :class:`UsageError` for a name that is not an option, one that this version does not have yet, or a
+        value that is out of range.
         """
         known = {field.name for field in fields(cls)}
         for name in given:

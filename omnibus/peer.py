@@ -1,8 +1,9 @@
 """The client's side of OMB/1 as a state machine: records in, futures ended, records out. No I/O.
 
-A shell puts requests in with :meth:`ClientPeer.request`, sends what :meth:`ClientPeer.take` returns, and gives every message that comes to
-:meth:`ClientPeer.receive`. Requests may come from many threads at once: appending to ``out`` is one atomic step, and a thread's requests keep
-their order. Everything else is for one thread at a time, the one that holds the shell's lock.
+A shell puts requests in with :meth:`ClientPeer.request`, sends what :meth:`ClientPeer.take` returns, and gives every
+message that comes to :meth:`ClientPeer.receive`. Requests may come from many threads at once: appending to ``out`` is
+one atomic step, and a thread's requests keep their order. Everything else is for one thread at a time, the one that
+holds the shell's lock.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ class Sink(Protocol):
 
 
 class Lane:
-    """A client's unfinished work at one priority. The counters change by single steps that the interpreter does not interrupt."""
+    """A client's unfinished work at one priority.
+
+    The counters change by single steps that the interpreter does not interrupt.
+    """
 
     __slots__ = ("size", "tasks")
 
@@ -61,8 +65,9 @@ class Lane:
 class ClientPeer:
     """One client session.
 
-    ``hello`` is the head of its HELLO. ``code``: whether both ends hold the mesh's key, so that pickles may travel. ``ready`` is true from WELCOME on;
-    until then nothing but the HELLO goes out. ``failure`` is why the session can never work (again).
+    ``hello`` is the head of its HELLO. ``code``: whether both ends hold the mesh's key, so that pickles may travel.
+    ``ready`` is true from WELCOME on; until then nothing but the HELLO goes out. ``failure`` is why the session can
+    never work (again).
     """
 
     def __init__(self, hello: dict[str, Any], *, code: bool) -> None:
@@ -266,7 +271,9 @@ _HANDLERS: dict[int, _Handler] = {
 
 
 def error_from(head: Any, body: bytes | None) -> Exception:
-    """Return the exception that an error head describes; a remote one has its cause rebuilt where that is possible without pickle."""
+    """Return the exception that an error head describes; a remote one has its cause rebuilt where that is possible
+    without pickle.
+    """
     if not isinstance(head, dict):
         return ProtocolError(f"an error head must be a map, not {head!r:.80}")
     cls = by_name(str(head.get("error")))

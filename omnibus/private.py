@@ -51,7 +51,9 @@ def make_private_dir(path: Path) -> Path:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
     except OSError as error:
-        raise UsageError(f"directory {path} cannot be made ({error.strerror}): set OMNIBUS_RUN_DIR to one that can") from None
+        raise UsageError(
+            f"directory {path} cannot be made ({error.strerror}): set OMNIBUS_RUN_DIR to one that can"
+        ) from None
     check_private_dir(path)
     return path
 
@@ -115,7 +117,9 @@ def read_private(path: Path, *, directory: int | None = None, limit: int = 65_53
     except FileNotFoundError:
         raise NotFound(f"file {path} is not there") from None
     except OSError as error:
-        raise Unauthorized(f"file {path} cannot be opened ({error.strerror}): expected a file of yours with mode 0600") from None
+        raise Unauthorized(
+            f"file {path} cannot be opened ({error.strerror}): expected a file of yours with mode 0600"
+        ) from None
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         owners = {os.geteuid()} if directory is not None else {os.geteuid(), 0}
@@ -164,7 +168,9 @@ def runtime_bases(environ: Mapping[str, str]) -> list[Path]:
     return bases
 
 
-def private_dir(prefix: str = "omnibus-", *, base: Path | None = None, environ: Mapping[str, str] | None = None) -> Path:
+def private_dir(
+    prefix: str = "omnibus-", *, base: Path | None = None, environ: Mapping[str, str] | None = None
+) -> Path:
     """Return a new directory, mode 0700, for unix sockets; what dead owners left behind is removed first.
 
     It lies in ``base``, else in ``$OMNIBUS_RUN_DIR`` where that is set, else in ``$XDG_RUNTIME_DIR`` or the

@@ -4,10 +4,10 @@ One multipart message carries a batch::
 
     [ b"OMB1", msgpack [record, record, ...], blob, blob, ... ]
 
-A record is a list of exactly five fields, ``[verb, id, head, body, blobs]``: an int of :class:`Verb`, an int that names
-what it is about, a head (nil, an int, a list or a map, as the verb says), an inline body (bytes or nil) and the number
-of blobs that it owns. Blobs follow in the order of their records. Where the body is nil and there are blobs, the first
-blob is the body. The full specification is ``docs/spec/omb-1.md``.
+A record is a list of exactly five fields, ``[verb, id, head, body, blobs]``: an int of :class:`Verb`, an int that
+names what it is about, a head (nil, an int, a list or a map, as the verb says), an inline body (bytes or nil) and the
+number of blobs that it owns. Blobs follow in the order of their records. Where the body is nil and there are blobs,
+the first blob is the body. The full specification is ``docs/spec/omb-1.md``.
 
 On the hot path a record stays a plain list: there is no class for it.
 """
@@ -59,6 +59,7 @@ class Verb(IntEnum):
     BYE = 4
     PING = 5
     PONG = 6
+    ACK = 7
 
     DEFINE = 10
     FORGET = 11
@@ -101,9 +102,10 @@ class Verb(IntEnum):
 class Limits:
     """Bounds on what one peer may send; the broker states them in WELCOME.
 
-    ``batch_bytes``: size of the msgpack frame. ``records`` and ``blobs``: how many one message may hold. ``name``: length
-    of a name, a topic or a method in characters. ``kinds``: kinds that a session may have defined at a time. ``window_tasks`` and
-    ``window_bytes``: unfinished work of one client in one lane. ``message_bytes``: size of any one frame.
+    ``batch_bytes``: size of the msgpack frame. ``records`` and ``blobs``: how many one message may hold. ``name``:
+    length of a name, a topic or a method in characters. ``kinds``: kinds that a session may have defined at a time.
+    ``window_tasks`` and ``window_bytes``: unfinished work of one client in one lane. ``message_bytes``: size of any
+    one frame.
     """
 
     batch_bytes: int = 32 * 1024 * 1024
@@ -130,8 +132,8 @@ def encode(records: Sequence[Record], blobs: Sequence[Blob] = ()) -> list[Blob]:
 def decode(frames: Sequence[Blob], limits: Limits = _DEFAULT_LIMITS) -> list[Record]:
     """Return the records of one message, each checked to be five fields of the right types.
 
-    ``frames`` starts at the signature (see :func:`split_delimiter`); the first two are ``bytes``. The blobs of the records are ``frames[2:]``, in
-    order, and their number is checked.
+    ``frames`` starts at the signature (see :func:`split_delimiter`); the first two are ``bytes``. The blobs of the
+    records are ``frames[2:]``, in order, and their number is checked.
 
     Raises :class:`ProtocolError` for anything else; the message says what was wrong, what was expected and where.
     """

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 from omnibus.protocol import Verb
 
 if TYPE_CHECKING:
-    from omnibus.aio import AsyncBus
-    from omnibus.bus import Bus
+    from omnibus.face import Face
     from omnibus.futures import Future
-    from omnibus.streams import Stream
 
 __all__ = ["ActorRef"]
 
@@ -21,12 +19,12 @@ _TELL = int(Verb.TELL)
 class ActorRef:
     """An actor, as one bus reaches it.
 
-    ``ask`` sends a message and returns the future of its answer; ``tell`` sends one and forgets it; ``stream`` iterates over what a generator method
-    yields. Messages of one thread to one actor in one lane arrive in order. On an ``AsyncBus`` the same methods return what is awaited or
-    iterated with ``async for``.
+    ``ask`` sends a message and returns the future of its answer; ``tell`` sends one and forgets it; ``stream``
+    iterates over what a generator method yields. Messages of one thread to one actor in one lane arrive in order. On
+    an ``AsyncBus`` the same methods return what is awaited or iterated with ``async for``.
     """
 
-    def __init__(self, bus: Bus | AsyncBus, name: str, options: Any = None) -> None:
+    def __init__(self, bus: Face[Any], name: str, options: Any = None) -> None:
         self._bus = bus
         self._requester = bus._requester(options)
         self.name = name
@@ -34,8 +32,9 @@ class ActorRef:
     def ask(self, method: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Send a message and return the future of its answer.
 
-        It ends in :class:`omnibus.NotFound` where the actor or its method is not there, :class:`omnibus.WorkerDied` where the actor died while it handled
-        the message (unless ``options(retries=...)`` asks for its redelivery), :class:`omnibus.RemoteError` where the method raised.
+        It ends in :class:`omnibus.NotFound` where the actor or its method is not there, :class:`omnibus.WorkerDied`
+        where the actor died while it handled the message (unless ``options(retries=...)`` asks for its redelivery),
+        :class:`omnibus.RemoteError` where the method raised.
         """
         return self._requester.message(_ASK, self.name, method, args, kwargs)  # type: ignore[no-any-return]
 
@@ -43,12 +42,19 @@ class ActorRef:
         """Send a message that nobody waits for: it is handled at most once, and its errors are the actor's alone."""
         self._requester.message(_TELL, self.name, method, args, kwargs)
 
-    def stream(self, method: str, /, *args: Any, **kwargs: Any) -> Stream:
-        """Send a message to a generator method and return an iterator over what it yields; dropping or closing it cancels."""
+    def stream(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Send a message to a generator method and return an iterator over what it yields; dropping or closing it
+        cancels.
+
+        It is a :class:`omnibus.streams.Stream`, or an :class:`omnibus.aio.AsyncStream` on an ``AsyncBus``.
+        """
         return self._bus._stream(lambda make: self._requester.message(_ASK, self.name, method, args, kwargs, make=make))
 
     def stop(self, grace: float = 5.0) -> Any:
-        """Stop the actor for good, after the message that it handles; waits until it is gone (on an ``AsyncBus``: await it)."""
+        """Stop the actor for good, after the message that it handles; waits until it is gone (on an ``AsyncBus``:
+
+        await it).
+        """
         return self._bus._finish(self._requester.ask_broker(Verb.STOP, {"actor": self.name, "grace": grace}))
 
     def options(self, **given: Any) -> ActorRef:

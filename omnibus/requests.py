@@ -1,7 +1,8 @@
 """Turning calls into requests: what ``Bus`` and ``AsyncBus`` have in common.
 
-A :class:`Requester` has one set of options. It knows the kinds that it has declared, and leaves one thing to the faces: how a
-request that is ready begins (:meth:`Requester._start`), for one waits for room in its lane and the other must not.
+A :class:`Requester` has one set of options. It knows the kinds that it has declared, and leaves one thing to the
+faces: how a request that is ready begins (:meth:`Requester._start`), for one waits for room in its lane and the other
+must not.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from omnibus.options import Options
 from omnibus.payload import encode, encode_call
 from omnibus.peer import ClientPeer, Ending, Lane
 from omnibus.protocol import Blob, Verb
+from omnibus.streams import SUBSCRIPTION_CREDIT
 
 __all__ = ["Discard", "Kinds", "Requester"]
 
@@ -89,7 +91,10 @@ class Requester:
         self._known: dict[Any, int] = {}
 
     def _start(self, verb: int, head: Any, body: bytes | None, blobs: Sequence[Blob], make: Make | None = None) -> Any:
-        """Begin a request: give it a number and an ending (a future, unless ``make`` says otherwise), and queue it. Return the ending."""
+        """Begin a request:
+
+        give it a number and an ending (a future, unless ``make`` says otherwise), and queue it. Return the ending.
+        """
         raise NotImplementedError
 
     def _submit(self, fn: Callable[..., Any] | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -132,10 +137,12 @@ class Requester:
     def _discard(self, seq: int) -> Ending:
         return Discard(self._lane)
 
-    def spawn(self, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None, given: dict[str, Any]) -> tuple[str, Any]:
-        """Ask for an actor; return its name and the future of its being ready."""
+    def spawn(self, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> tuple[str, Any]:
+        """Ask for an actor, whose options stand among the class's own keywords; return its name and the future of its
+        being ready.
+        """
         shipped = ship(cls, code=self._code)
-        head = self._options.wire() | given
+        head = self._options.wire() | {key: kwargs.pop(key) for key in _SPAWN_OPTIONS if key in kwargs}
         if shipped.pickle is not None:
             self._kinds.declare(("class", shipped.digest), {"code": shipped.digest}, shipped.pickle)
             head["code"] = shipped.digest
@@ -149,10 +156,9 @@ class Requester:
         body, blobs = encode_call(args, kwargs, code=self._code)
         return name, self._start(Verb.SPAWN, head, body, blobs)
 
-    def spawn_with(self, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> tuple[str, Any]:
-        """Ask for an actor whose options stand among the class's own keywords; see :meth:`spawn`."""
-        given = {key: kwargs.pop(key) for key in _SPAWN_OPTIONS if key in kwargs}
-        return self.spawn(cls, args, kwargs, name, given)
+    def follow(self, topic: str, since: int | None, make: Make) -> Any:
+        """Subscribe to a topic; return the future of the broker's consent."""
+        return self._start(Verb.SUBSCRIBE, {"topic": topic, "since": since, "credit": SUBSCRIPTION_CREDIT}, None, (), make)
 
     def ask_broker(self, verb: int, head: Any, value: Any = None, *, carries: bool = False) -> Any:
         """Send a request that the broker itself answers; return its future."""

@@ -102,7 +102,9 @@ def read_key(path: Path) -> MeshKey:
     return MeshKey.parse(text, f"key file {path}")
 
 
-def resolve(address: str | None = None, environ: Mapping[str, str] | None = None, *, insecure: bool = False) -> Target | None:
+def resolve(
+    address: str | None = None, environ: Mapping[str, str] | None = None, *, insecure: bool = False
+) -> Target | None:
     """Return the mesh that is meant: ``address``, else ``$OMNIBUS_ADDRESS``, else the run file's, else none.
 
     Over tcp the key comes from ``$OMNIBUS_KEY`` (what a mesh hands to its own processes), else from the file
@@ -114,7 +116,9 @@ def resolve(address: str | None = None, environ: Mapping[str, str] | None = None
     :meth:`RunFile.read` raises.
     """
     environ = os.environ if environ is None else environ
-    named, source = (address, "address=") if address is not None else (environ.get(ADDRESS_VARIABLE), f"${ADDRESS_VARIABLE}")
+    named, source = (
+        (address, "address=") if address is not None else (environ.get(ADDRESS_VARIABLE), f"${ADDRESS_VARIABLE}")
+    )
     if not named and address is None:
         return _from_run_file(environ)
     parsed = parse_address(named or "")
@@ -140,7 +144,9 @@ def announce_ready(address: str, environ: MutableMapping[str, str] | None = None
     except BrokenPipeError:
         return False  # it gave up waiting
     except (ValueError, OSError) as error:
-        raise UsageError(f"{READY_VARIABLE}={descriptor!r} is no open descriptor ({error}): only a launcher sets it") from None
+        raise UsageError(
+            f"{READY_VARIABLE}={descriptor!r} is no open descriptor ({error}): only a launcher sets it"
+        ) from None
     return True
 
 
@@ -168,7 +174,14 @@ def _from_run_file(environ: Mapping[str, str]) -> Target | None:
         parsed = parse_address(text)
         if parsed.is_tcp:
             source = f"run file {path}"
-            return Target(text, run.key, insecure=run.key is None, source=source, key_source=source, epoch=run.epoch)
+            return Target(
+                text,
+                run.key,
+                insecure=run.key is None,
+                source=source,
+                key_source=source,
+                epoch=run.epoch,
+            )
         if same_host(run.process.boot) and os.path.exists(parsed.path):
             return Target(text, source=f"run file {path}", epoch=run.epoch)
     raise Unreachable(

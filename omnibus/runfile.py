@@ -75,7 +75,11 @@ class RunFile:
     @classmethod
     def remove(cls, path: Path, epoch: str) -> bool:
         """Remove the file where it is still that of ``epoch``; return whether it was."""
-        with contextlib.suppress(NotFound), open_private_dir(path.parent) as directory, locked(directory):
+        with (
+            contextlib.suppress(NotFound),
+            open_private_dir(path.parent) as directory,
+            locked(directory),
+        ):
             ours = _read_if_good(path, directory)
             if ours and ours.epoch == epoch:
                 os.unlink(path.name, dir_fd=directory)
@@ -119,7 +123,8 @@ def _parse(path: Path, content: bytes) -> RunFile:
         )
     except (ValueError, LookupError, TypeError, RecursionError, Unauthorized) as error:
         raise MeshError(
-            f"run file {path} is damaged ({type(error).__name__}: {error}): remove it and start the mesh again with `omnibus up`"
+            f"run file {path} is damaged ({type(error).__name__}: {error}): remove it and start the mesh "
+            "again with `omnibus up`"
         ) from None
 
 

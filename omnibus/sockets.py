@@ -1,7 +1,7 @@
 """Whole messages over a ZeroMQ socket, never blocking, small frames copied and large ones not.
 
-ZeroMQ hands a frame over without a copy at a fixed price that only large frames repay, so the batch frame is copied out and
-blobs are not; pyzmq's own threshold decides on the way out.
+ZeroMQ hands a frame over without a copy at a fixed price that only large frames repay, so the batch frame is copied
+out and blobs are not; pyzmq's own threshold decides on the way out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import zmq
 
 from omnibus.protocol import Blob
 
-__all__ = ["Sent", "receive", "receive_next", "send"]
+__all__ = ["Sent", "descriptor", "receive", "receive_next", "send"]
 
 _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = int(zmq.SNDMORE | zmq.NOBLOCK)
@@ -30,11 +30,16 @@ class Sent(IntEnum):
     GONE = 2
 
 
+def descriptor(socket: zmq.Socket[bytes]) -> int:
+    """Return the socket's file descriptor: edge-triggered, so ask the socket itself before each wait on it."""
+    return int(socket.getsockopt(zmq.FD))
+
+
 def receive(socket: zmq.Socket[bytes], copied: int) -> list[Blob] | None:
     """Return the frames of the next message, ``None`` when none is there.
 
-    The first ``copied`` frames come as ``bytes``, the rest as ``zmq.Frame``, whose memory is ZeroMQ's own and writable. Asking for the
-    socket's events first costs less than half of an exception.
+    The first ``copied`` frames come as ``bytes``, the rest as ``zmq.Frame``, whose memory is ZeroMQ's own and
+    writable. Asking for the socket's events first costs less than half of an exception.
     """
     if not socket.getsockopt(_EVENTS) & _POLLIN:  # type: ignore[operator]
         return None

@@ -1,4 +1,5 @@
-"""Streams and subscriptions as iterators: what collects parts as they come, and gives credit back as they are used."""
+"""Streams and subscriptions as iterators: what collects parts as they come, and gives credit back as they are used.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +20,12 @@ SUBSCRIPTION_CREDIT = 1024
 
 
 class Parts:
-    """What has come and was not taken yet. A :class:`omnibus.peer.Sink`; ``notify`` is called when something came or it ended.
+    """What has come and was not taken yet.
 
-    ``seq`` is the request's number, ``window`` the credit that both ends began with: half of it is given back at a time.
+    A :class:`omnibus.peer.Sink`; ``notify`` is called when something came or it ended.
+
+    ``seq`` is the request's number, ``window`` the credit that both ends began with: half of it is given back at a
+    time.
     """
 
     def __init__(self, peer: ClientPeer, seq: int, window: int, sent: Callable[[], None]) -> None:
@@ -128,7 +132,8 @@ class _Waiter:
 class Stream(Iterator[Any]):
     """Iterates over what a generator method yields. The method's error is raised where its next part would be.
 
-    The sender is at most :data:`STREAM_CREDIT` parts ahead. ``close()``, leaving a ``with`` block, or dropping the iterator cancels the rest.
+    The sender is at most :data:`STREAM_CREDIT` parts ahead. ``close()``, leaving a ``with`` block, or dropping the
+    iterator cancels the rest.
     """
 
     def __init__(self, parts: Parts, make: Callable[[int], Future[None]]) -> None:
@@ -164,7 +169,8 @@ class Stream(Iterator[Any]):
 class Subscription(Iterator[Any]):
     """Iterates over what is published under a topic, without end; :meth:`get` waits for a bounded time.
 
-    ``number`` is that of the event returned last; ``missed`` counts events that the broker no longer had when this reader came for them.
+    ``number`` is that of the event returned last; ``missed`` counts events that the broker no longer had when this
+    reader came for them.
     """
 
     def __init__(self, topic: str, parts: Parts, make: Callable[[int], Future[None]]) -> None:
@@ -179,7 +185,9 @@ class Subscription(Iterator[Any]):
         return self._parts.missed
 
     def get(self, timeout: float | None = None) -> Any:
-        """Return the next event; raises ``TimeoutError`` when none comes in time, ``StopIteration``'s cause when the bus ended."""
+        """Return the next event; raises ``TimeoutError`` when none comes in time, ``StopIteration``'s cause when the
+        bus ended.
+        """
         parts = self._parts
         if not parts.waiting:
             self._waiter.wait(timeout)

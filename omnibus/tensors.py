@@ -147,14 +147,29 @@ def restore(found: Layout, content: Buffer, offset: int, copy: bool) -> Any:
     if size != nbytes and size not in (-(-nbytes // 8) * 8, -(-nbytes // 64) * 64):
         raise ProtocolError(f"tensor body of {size} bytes; its head says {nbytes}, for {storage} of shape {shape}")
     try:
-        array = view(shape, storage, content, offset)
-    except (TypeError, ValueError) as error:  # more dimensions than this numpy has, memory that is not contiguous
+        if copy and type(content) is bytes:
+            array = view(shape, storage, content, offset).copy()
+        else:
+            array = _look(found, content, offset)
+            if copy or not array.flags.aligned:
+                array = array.copy()
+            elif writable and not array.flags.writeable:
+                array = _thaw(array, content)
+    except (BufferError, TypeError, ValueError) as error:  # too many dimensions for this numpy, memory with gaps
         raise ProtocolError(f"tensor body cannot be seen as {storage} of shape {shape}: {error}") from None
-    if copy or not array.flags.aligned:
-        array = array.copy()
-    elif writable and not array.flags.writeable:
-        array = _thaw(array, content)
     return array if finish is None else finish(array)
+
+
+def _look(found: Layout, content: Buffer, offset: int) -> Any:
+    """Return an array that looks into ``content`` and holds its memory.
+
+    ``numpy.ndarray(buffer=...)`` keeps the object but not its buffer: a map could be closed, and a bytearray resized, under it.
+    """
+    import numpy as np
+
+    if not found.nbytes:  # which frombuffer refuses
+        return np.empty(found.shape, found.storage)
+    return np.frombuffer(content, found.storage, found.nbytes // found.storage.itemsize, offset).reshape(found.shape)
 
 
 def _thaw(array: Any, content: Buffer) -> Any:
@@ -170,7 +185,7 @@ def _thaw(array: Any, content: Buffer) -> Any:
         return array.copy()
     window: Any = (ctypes.c_char * array.nbytes).from_address(array.__array_interface__["data"][0])
     window.memory = array  # the new array keeps the window, and the window what the memory belongs to
-    return np.ndarray(array.shape, array.dtype, window)
+    return np.frombuffer(window, array.dtype).reshape(array.shape)
 
 
 def _foreign(frame: Buffer, content: Buffer) -> Any:

@@ -49,7 +49,10 @@ class Door:
         self.router = make_router(self.context)
         self.watch = LinkWatch(self.router)
         self.ipc, self.tcp = bind_all(
-            self.router, [f"ipc://{place}/broker.sock", "tcp://127.0.0.1:*"], key=key, insecure=key is None
+            self.router,
+            [f"ipc://{place}/broker.sock", "tcp://127.0.0.1:*"],
+            key=key,
+            insecure=key is None,
         )
         self.got: list[list[zmq.Frame]] = []
 
@@ -81,7 +84,14 @@ class Door:
 class Client:
     """A DEALER that has sent one message, and a watch on what becomes of it."""
 
-    def __init__(self, door: Door, body: bytes, key: MeshKey | None = None, server: str | None = None, tcp: bool = True) -> None:
+    def __init__(
+        self,
+        door: Door,
+        body: bytes,
+        key: MeshKey | None = None,
+        server: str | None = None,
+        tcp: bool = True,
+    ) -> None:
         self.socket = door.clients.socket(zmq.DEALER)
         self.watch = LinkWatch(self.socket)
         self.events: set[str] = set()
@@ -269,7 +279,14 @@ QUESTION = [b"1.0", b"7", b"omnibus", b"10.0.0.9", b"", b"CURVE", z85.decode(KEY
 
 def test_a_good_question_has_a_good_answer(context: Context) -> None:
     authenticator = Authenticator(context, [KEY.public])
-    assert ask(context, authenticator, QUESTION) == [b"1.0", b"7", b"200", b"OK", KEY.public.encode(), b""]
+    assert ask(context, authenticator, QUESTION) == [
+        b"1.0",
+        b"7",
+        b"200",
+        b"OK",
+        KEY.public.encode(),
+        b"",
+    ]
     authenticator.close()
 
 
@@ -426,6 +443,12 @@ def test_a_taken_port_and_a_foreign_address_are_told_apart(context: Context) -> 
         bind_all(make_router(context), [tcp], insecure=True)
     with pytest.raises(UsageError, match="name an address of this host"):
         bind_all(make_router(context), ["tcp://192.0.2.1:*"], insecure=True)
+
+
+def test_a_bind_that_fails_half_way_leaves_no_socket_file(context: Context, place: Path) -> None:
+    with pytest.raises(UsageError):
+        bind_all(make_router(context), ["tcp://192.0.2.1:*", f"ipc://{place}/a"], insecure=True)
+    assert not (place / "a").exists()
 
 
 def test_a_pair_that_does_not_belong_together_is_not_served(context: Context) -> None:

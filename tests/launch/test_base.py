@@ -24,7 +24,9 @@ def test_an_exit_is_described(code: int, words: str) -> None:
     assert describe_exit(code) == words
 
 
-def test_a_secret_in_a_command_is_refused_wherever_it_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_in_a_command_is_refused_wherever_it_comes_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("OMNIBUS_KEY", raising=False)
     command = ["broker", f"--key={KEY.text()}"]
     refuse_secrets(command, {})  # no mesh has that key here

@@ -42,7 +42,14 @@ def launcher() -> Iterator[LocalLauncher]:
         yield launcher
 
 
-def start(launcher: LocalLauncher, code: str, *, name: str = "child", stdin: bytes | None = None, ready: bool = False) -> Handle:
+def start(
+    launcher: LocalLauncher,
+    code: str,
+    *,
+    name: str = "child",
+    stdin: bytes | None = None,
+    ready: bool = False,
+) -> Handle:
     return launcher.submit([*PYTHON, code], name=name, stdin=stdin, ready=ready)
 
 
@@ -91,11 +98,17 @@ def test_a_running_process_is_running(launcher: LocalLauncher) -> None:
     assert ends(launcher, handle).code == -9
 
 
-def test_environment_and_input_are_handed_over(launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_environment_and_input_are_handed_over(
+    launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("INHERITED", "yes")
     monkeypatch.setenv("CHANGED", "before")
+    monkeypatch.setenv("OMNIBUS_READY_FD", "77")  # a request that somebody made to this process
     secret = os.urandom(300_000)  # more than a pipe takes at once
-    code = "import json, os, sys; json.dump([dict(os.environ), sys.stdin.buffer.read().hex(), os.getcwd()], open('out', 'w'))"
+    code = (
+        "import json, os, sys; content = sys.stdin.buffer.read().hex(); "
+        "json.dump([dict(os.environ), content, os.getcwd()], open('out', 'w'))"
+    )
     handle = launcher.submit([*PYTHON, code], name="child", env={"CHANGED": "after"}, stdin=secret, cwd=tmp_path)
     assert ends(launcher, handle).code == 0
     environment, read, folder = json.loads((tmp_path / "out").read_text())
@@ -178,16 +191,27 @@ def test_readiness_that_was_not_asked_for_is_not_waited_for(launcher: LocalLaunc
 
 
 def test_a_death_before_readiness_is_told_with_the_last_words(launcher: LocalLauncher) -> None:
-    handle = start(launcher, "import sys; print('no GPU here', file=sys.stderr); sys.exit(3)", name="node", ready=True)
+    handle = start(
+        launcher,
+        "import sys; print('no GPU here', file=sys.stderr); sys.exit(3)",
+        name="node",
+        ready=True,
+    )
     with pytest.raises(SetupFailed) as caught:
         launcher.wait_ready(handle, 10)
     pid = launcher.pid(handle)
-    assert str(caught.value) == f"node (process {pid}) ended with exit code 3 before it was ready; its last words:\n  no GPU here"
+    assert (
+        str(caught.value)
+        == f"node (process {pid}) ended with exit code 3 before it was ready; its last words:\n  no GPU here"
+    )
 
 
 def test_a_silent_death_is_told_as_such(launcher: LocalLauncher) -> None:
     handle = start(launcher, "import os; os.kill(os.getpid(), 15)", name="node", ready=True)
-    with pytest.raises(SetupFailed, match="was killed by SIGTERM before it was ready; it said nothing on standard error"):
+    with pytest.raises(
+        SetupFailed,
+        match="was killed by SIGTERM before it was ready; it said nothing on standard error",
+    ):
         launcher.wait_ready(handle, 10)
 
 
@@ -221,8 +245,8 @@ def test_another_word_is_no_readiness(launcher: LocalLauncher, line: str, monkey
 
 def test_an_address_may_come_in_pieces(launcher: LocalLauncher) -> None:
     code = (
-        "import os; fd = int(os.environ['OMNIBUS_READY_FD']); [os.write(fd, bytes([c])) for c in b'ready tcp://a:1\\n']; "
-        + LINGER
+        "import os; fd = int(os.environ['OMNIBUS_READY_FD']); "
+        "[os.write(fd, bytes([c])) for c in b'ready tcp://a:1\\n']; " + LINGER
     )
     assert launcher.wait_ready(start(launcher, code, ready=True), 10) == "tcp://a:1"
 
@@ -246,7 +270,11 @@ def test_a_process_that_listens_ends_with_grace(launcher: LocalLauncher) -> None
 
 
 def test_one_that_does_not_is_killed_after_the_grace(launcher: LocalLauncher) -> None:
-    handle = start(launcher, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + READY + LINGER, ready=True)
+    handle = start(
+        launcher,
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + READY + LINGER,
+        ready=True,
+    )
     launcher.wait_ready(handle, 10)
     begun = time.monotonic()
     assert launcher.cancel(handle, 0.1).code == -9

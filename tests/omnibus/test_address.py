@@ -105,7 +105,11 @@ def test_a_malformed_key_names_its_source_and_not_itself(text: str, lesson: str)
 
 
 def test_a_child_gets_all_variables_so_that_none_is_inherited() -> None:
-    assert Target("ipc:///a").environment() == {"OMNIBUS_ADDRESS": "ipc:///a", "OMNIBUS_KEY": "", "OMNIBUS_INSECURE": ""}
+    assert Target("ipc:///a").environment() == {
+        "OMNIBUS_ADDRESS": "ipc:///a",
+        "OMNIBUS_KEY": "",
+        "OMNIBUS_INSECURE": "",
+    }
     assert Target("tcp://a:1", KEY).environment() == {
         "OMNIBUS_ADDRESS": "tcp://a:1",
         "OMNIBUS_KEY": PUBLIC + SECRET,

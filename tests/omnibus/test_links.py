@@ -13,7 +13,16 @@ import zmq
 
 from omnibus.address import MeshKey, Target
 from omnibus.errors import MeshError, Unauthorized, UsageError
-from omnibus.links import CLIENT, Tuning, check_pair, make_context, make_dealer, make_router, secure_client, set_heartbeats
+from omnibus.links import (
+    CLIENT,
+    Tuning,
+    check_pair,
+    make_context,
+    make_dealer,
+    make_router,
+    secure_client,
+    set_heartbeats,
+)
 from omnibus.linkwatch import LinkWatch
 from tests.support.sockets import Context, open_context
 
@@ -122,6 +131,7 @@ def test_ipv6_is_on_for_literals_only(context: Context) -> None:
 def test_an_exit_with_unsent_messages_is_bounded() -> None:
     context = make_context()
     dealer = make_dealer(context, Target("tcp://127.0.0.1:1", insecure=True), Tuning(linger=0.05))
+    assert dealer.get(zmq.LINGER) == 50
     for _ in range(100):
         dealer.send(b"never read", zmq.NOBLOCK)
     dealer.close()
@@ -152,7 +162,9 @@ def test_the_key_is_used_unless_insecure_was_said(context: Context, insecure: bo
     assert dealer.get(zmq.MECHANISM) == (zmq.NULL if insecure else zmq.CURVE)
 
 
-def test_halves_that_do_not_belong_together_are_refused_and_the_socket_closed(context: Context) -> None:
+def test_halves_that_do_not_belong_together_are_refused_and_the_socket_closed(
+    context: Context,
+) -> None:
     other = MeshKey("rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7", KEY.secret)
     check_pair(KEY)
     with pytest.raises(Unauthorized, match="do not belong together"):

@@ -182,11 +182,16 @@ def test_an_open_file_is_refused_with_the_remedy(place: Path, bits: int) -> None
     path.touch(mode=0o600)
     path.chmod(bits)
     for within in (True, False):
-        with open_private_dir(place) as directory, pytest.raises(Unauthorized, match=f"{bits:04o}.*chmod 600"):
+        with (
+            open_private_dir(place) as directory,
+            pytest.raises(Unauthorized, match=f"{bits:04o}.*chmod 600"),
+        ):
             read_private(path, directory=directory if within else None)
 
 
-def test_another_users_file_is_refused_and_roots_only_where_it_was_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_users_file_is_refused_and_roots_only_where_it_was_named(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = place / "a"
     path.touch(mode=0o600)
     uid = path.stat().st_uid
@@ -205,7 +210,10 @@ def test_a_link_is_followed_only_where_the_user_named_it(place: Path) -> None:
     (place / "real").touch(mode=0o600)
     (place / "a").symlink_to("real")
     assert read_private(place / "a") == b""
-    with open_private_dir(place) as directory, pytest.raises(Unauthorized, match="cannot be opened"):
+    with (
+        open_private_dir(place) as directory,
+        pytest.raises(Unauthorized, match="cannot be opened"),
+    ):
         read_private(place / "a", directory=directory)
 
 
@@ -276,7 +284,10 @@ def test_a_directory_without_our_marker_is_left_alone(place: Path) -> None:
 
 
 def test_what_a_dead_owner_left_is_swept_and_a_live_ones_stays(place: Path) -> None:
-    script = f"from pathlib import Path; from omnibus.private import private_dir; print(private_dir(base=Path({str(place)!r})))"
+    script = (
+        "from pathlib import Path; from omnibus.private import private_dir; "
+        f"print(private_dir(base=Path({str(place)!r})))"
+    )
     output = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
     dead = Path(output.strip())
     listen(dead / "broker.sock")
@@ -287,7 +298,12 @@ def test_what_a_dead_owner_left_is_swept_and_a_live_ones_stays(place: Path) -> N
     assert not dead.exists()
     again = private_dir(base=place)
     assert live.exists()
-    assert {path.name for path in place.iterdir()} == {"omnibus-unfinished", "omnibus-garbage", live.name, again.name}
+    assert {path.name for path in place.iterdir()} == {
+        "omnibus-unfinished",
+        "omnibus-garbage",
+        live.name,
+        again.name,
+    }
     for path in (live, again):
         assert remove_private_dir(path)
 
@@ -298,7 +314,9 @@ def test_the_marker_names_the_owner(place: Path) -> None:
     assert remove_private_dir(path)
 
 
-def test_a_base_that_is_too_long_is_passed_over_and_alone_is_an_error(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_base_that_is_too_long_is_passed_over_and_alone_is_an_error(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     long = place / ("x" * 60)
     long.mkdir(mode=0o700)
     with pytest.raises(UsageError, match=r"at most 107 are allowed.*shorter directory"):

@@ -78,7 +78,9 @@ def test_a_relative_name_and_a_home_are_made_absolute(monkeypatch: pytest.Monkey
     assert run_file_path({"OMNIBUS_RUN_DIR": "~/run"}) == place / "run" / "mesh.json"
 
 
-def test_without_it_the_session_s_runtime_directory_is_used_then_the_temporary_one(place: Path) -> None:
+def test_without_it_the_session_s_runtime_directory_is_used_then_the_temporary_one(
+    place: Path,
+) -> None:
     assert run_dir({"XDG_RUNTIME_DIR": str(place)}) == place / "omnibus"
     assert run_file_path({}) == Path(tempfile.gettempdir()) / f"omnibus-{os.geteuid()}" / "mesh.json"
 
@@ -137,7 +139,9 @@ def test_the_run_file_s_first_reachable_address_is_taken(
     assert (found.address, found.key, found.insecure) == ("tcp://node7:1", KEY, False)
 
 
-def test_the_run_file_of_a_mesh_without_a_key_means_insecure_tcp(environ: dict[str, str], up: Callable[..., RunFile]) -> None:
+def test_the_run_file_of_a_mesh_without_a_key_means_insecure_tcp(
+    environ: dict[str, str], up: Callable[..., RunFile]
+) -> None:
     up("tcp://node7:1", key=None)
     found = resolve(None, environ)
     assert found is not None
@@ -153,8 +157,12 @@ def test_another_host_s_ipc_address_is_unreachable_even_if_a_path_of_that_name_i
         resolve(None, environ)
 
 
-def test_a_dead_mesh_is_none_with_a_warning(environ: dict[str, str], up: Callable[..., RunFile], broker_socket: str) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+def test_a_dead_mesh_is_none_with_a_warning(
+    environ: dict[str, str], up: Callable[..., RunFile], broker_socket: str
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
         mark = ProcessMark.of(process.pid)
         process.communicate(b"\n")
     up(broker_socket, process=mark)
@@ -174,7 +182,9 @@ def test_a_damaged_run_file_is_an_error_and_not_another_mesh(environ: dict[str, 
 # -- which key
 
 
-def test_a_tcp_address_without_a_key_says_where_one_could_come_from(environ: dict[str, str], up: Callable[..., RunFile]) -> None:
+def test_a_tcp_address_without_a_key_says_where_one_could_come_from(
+    environ: dict[str, str], up: Callable[..., RunFile]
+) -> None:
     for prepare in (lambda: None, lambda: up("tcp://node7:1", key=None)):
         prepare()
         with pytest.raises(Unauthorized, match=r"needs the mesh's key.*OMNIBUS_KEY_FILE.*insecure=True"):
@@ -227,15 +237,27 @@ def test_an_unclear_insecure_is_refused(environ: dict[str, str]) -> None:
 
 
 def test_a_child_s_environment_leads_to_the_same_mesh(environ: dict[str, str]) -> None:
-    for target in (Target("ipc:///run/a.sock"), Target("tcp://node7:1", KEY), Target("tcp://node7:1", insecure=True)):
+    for target in (
+        Target("ipc:///run/a.sock"),
+        Target("tcp://node7:1", KEY),
+        Target("tcp://node7:1", insecure=True),
+    ):
         found = resolve(None, {**environ, **target.environment()})
         assert found is not None
-        assert (found.address, found.key, found.insecure) == (target.address, target.key, target.insecure)
+        assert (found.address, found.key, found.insecure) == (
+            target.address,
+            target.key,
+            target.insecure,
+        )
 
 
 @pytest.mark.parametrize(
     "text",
-    [KEY.text(), f"{KEY.public}\n{KEY.secret}\n", json.dumps({"public_key": KEY.public, "secret_key": KEY.secret, "more": 1})],
+    [
+        KEY.text(),
+        f"{KEY.public}\n{KEY.secret}\n",
+        json.dumps({"public_key": KEY.public, "secret_key": KEY.secret, "more": 1}),
+    ],
 )
 def test_a_key_file_is_text_or_json(place: Path, text: str) -> None:
     path = place / "key"

@@ -30,7 +30,9 @@ def path(run_dir: Path) -> Path:
 @pytest.fixture
 def dead() -> ProcessMark:
     """Return the mark of a process that has ended."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
         mark = ProcessMark.of(process.pid)
         process.communicate(b"\n")
     return mark
@@ -148,7 +150,11 @@ def test_an_open_file_is_refused_and_an_open_directory_too(path: Path) -> None:
         RunFile.read(path)
     path.chmod(0o600)
     path.parent.chmod(0o755)
-    for use in (lambda: RunFile.read(path), lambda: make().write(path), lambda: RunFile.remove(path, "epoch-1")):
+    for use in (
+        lambda: RunFile.read(path),
+        lambda: make().write(path),
+        lambda: RunFile.remove(path, "epoch-1"),
+    ):
         with pytest.raises(Unauthorized, match="mode 0755"):
             use()
 

@@ -1,0 +1,1 @@
+"""``python -m omnibus.actors``: how a mesh starts its processes on a host."""
