@@ -133,9 +133,10 @@ def run_fresh(told: int, death: int) -> NoReturn:
 
 def settle(config: ChildConfig, page: int) -> ChildConfig:
     """Give the process its streams, environment, threads and random state; return ``config`` with its page in it."""
-    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115 - they live as long as the process
-    sys.stdout = sys.__stdout__ = _stream(1)
-    sys.stderr = sys.__stderr__ = _stream(2)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - it lives as long as the process
+    sys.stdout, sys.stderr = _stream(1), _stream(2)
+    for name in ("stdin", "stdout", "stderr"):
+        setattr(sys, f"__{name}__", getattr(sys, name))
     faulthandler.enable(2)
     os.environ.update(child_environment(config))
     sys.argv = [f"omnibus-{config.role}", config.name]
@@ -150,9 +151,9 @@ def _stream(fd: int) -> IO[str]:
 
 
 def _set_loaded_libraries(config: ChildConfig) -> None:
-    """Set the threads of libraries that a preload loaded before the environment was this child's; re-seed their generators.
+    """Set the threads, and seed the generators, of libraries that were loaded before the fork.
 
-    Python's own ``random`` re-seeds itself after a fork.
+    They read the environment when they were loaded. Python's own ``random`` seeds itself anew after a fork.
     """
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None:

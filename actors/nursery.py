@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import sys
@@ -110,7 +111,7 @@ class Nursery:
 
     @property
     def unsent(self) -> bool:
-        """Whether requests wait because the zygote has not read the ones before: poll for writing, then :meth:`flush`."""
+        """Whether requests wait until the zygote has read earlier ones: poll for writing, then :meth:`flush`."""
         return bool(self._unsent)
 
     def start(self, config: ChildConfig, page: int, out: int, err: int) -> None:
@@ -129,7 +130,7 @@ class Nursery:
         self.flush()
 
     def flush(self) -> None:
-        """Send what waits, as far as the zygote takes it. A zygote that is gone takes nothing: poll tells of its end."""
+        """Send what waits, as far as the zygote takes it; one that is gone takes nothing."""
         while self._unsent:
             message, fds = self._unsent[0]
             try:
@@ -159,8 +160,6 @@ class Nursery:
 
         The zygote does that by itself when our end closes; where it does not within ``timeout`` seconds it is killed.
         """
-        import select
-
         self._sock.close()
         for _, fds in self._unsent:
             for fd in fds:

@@ -1,9 +1,9 @@
 """When a child that died is started again, and when that is given up. Pure: time and jitter are arguments.
 
-A policy bounds the *intensity* of restarts: more than ``most`` within ``window`` seconds, and the fault is taken to be one
-that starting again does not mend. Until then the first restart is immediate, because most deaths come alone, and the
-following ones wait exponentially longer, with jitter, so that many children that one fault killed do not come
-back in step.
+A policy bounds the *intensity* of restarts: more than ``most`` within ``window`` seconds, and the fault is taken to
+be one that starting again does not mend. Until then the first restart is immediate, because most deaths come
+alone, and the following ones wait exponentially longer, with jitter, so that many children that one fault killed
+do not come back in step.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ import msgpack
 from . import birth, bonds
 from .config import CHILD_MAIN, ChildConfig
 
-__all__ = ["MESSAGE_BYTES", "REQUEST_FDS", "serve"]
+__all__ = ["MESSAGE_BYTES", "REQUEST_FDS", "serve", "serve_spawned"]
 
 MESSAGE_BYTES: Final = 1 << 18
 """The longest message over the socket pair."""
@@ -73,9 +73,7 @@ class _Zygote:
 
     def _take(self) -> bool:
         """Serve one request; false when there will be no more."""
-        message, fds, _, _ = socket.recv_fds(
-            self._sock, MESSAGE_BYTES, REQUEST_FDS, socket.MSG_CMSG_CLOEXEC
-        )
+        message, fds, _, _ = socket.recv_fds(self._sock, MESSAGE_BYTES, REQUEST_FDS, socket.MSG_CMSG_CLOEXEC)
         if not message:
             return False
         what, *rest = msgpack.unpackb(message)
@@ -92,7 +90,10 @@ class _Zygote:
     # ------------------------------------------------------------------ preloading
 
     def preload(self, module: str) -> None:
-        """Import ``module`` and report how that went. What makes forking unsafe is noticed, and from then on every child is fresh."""
+        """Import ``module`` and report how that went.
+
+        What makes forking unsafe is noticed, and from then on every child is a fresh interpreter.
+        """
         began = time.monotonic()
         error = ""
         # Nothing here can answer while a module loads, so then the kernel watches the supervisor for us.
@@ -178,18 +179,24 @@ def _why_unforkable(module: str) -> str:
     """Say why a fork of this process would be unsafe after ``module`` was loaded; nothing if it is safe."""
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
-        return f"importing {module} started {threads - 1} threads, which a fork would lose: children start as fresh interpreters"
+        return (
+            f"importing {module} started {threads - 1} threads, which a fork would lose: "
+            "children start as fresh interpreters"
+        )
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is not None and cuda.is_initialized():
-        return f"importing {module} initialised CUDA, which does not survive a fork: children start as fresh interpreters"
+        return (
+            f"importing {module} initialised CUDA, which does not survive a fork: "
+            "children start as fresh interpreters"
+        )
     return ""
 
 
 def serve(sock: socket.socket, death: int, *, preload: list[str]) -> NoReturn:
     """Be the zygote, to its end: for a process with one thread that was made for this.
 
-    ``sock`` is its end of the socket pair, ``death`` the read end of the supervisor's death pipe. The children's own main module
-    is loaded first, then ``preload``.
+    ``sock`` is its end of the socket pair, ``death`` the read end of the supervisor's death pipe. The children's
+    own main module is loaded first, then ``preload``.
     """
     status = 1
     try:
@@ -210,6 +217,11 @@ def serve(sock: socket.socket, death: int, *, preload: list[str]) -> NoReturn:
         traceback.print_exc()
     finally:
         os._exit(status)
+
+
+def serve_spawned(sock: int, death: int, preload: list[str]) -> NoReturn:
+    """Be a zygote that was started as a new interpreter, with these inherited descriptors."""
+    serve(socket.socket(fileno=sock), death, preload=preload)
 
 
 def _close_inherited(keep: set[int]) -> None:

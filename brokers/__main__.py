@@ -17,8 +17,8 @@ from pathlib import Path
 
 from omnibus.address import KEY_VARIABLE, MeshKey, parse_address
 from omnibus.errors import OmnibusError
-from omnibus.handshake import PACKAGE_VERSION, host_key
-from omnibus.hostid import ProcessMark, host_name
+from omnibus.handshake import PACKAGE_VERSION
+from omnibus.hostid import ProcessMark, host_key, host_name
 from omnibus.links import make_context, make_router
 from omnibus.protocol import Limits
 from omnibus.rundir import announce_ready
@@ -37,15 +37,16 @@ _LIMITS = Limits()
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Return the options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m omnibus.brokers", description="Run one Omnibus broker.")
-    parser.add_argument("--bind", action="append", required=True, metavar="ADDRESS", help="ipc://PATH or tcp://HOST:PORT; may be repeated")
-    parser.add_argument("--insecure", action="store_true", help="bind tcp without a key: whoever reaches the port may use the mesh")
-    parser.add_argument("--run-file", type=Path, metavar="PATH", help="write address and key there, for others to find")
-    parser.add_argument("--owner", type=int, metavar="PID", help="end with this process")
-    parser.add_argument("--guard", type=int, metavar="N", help="give every N-th dispatch to a lower lane that waits (default: strict order)")
-    parser.add_argument("--grace", type=float, default=30.0, metavar="S", help="seconds for which a lost session may come back")
-    parser.add_argument("--window-tasks", type=int, default=_LIMITS.window_tasks, metavar="N", help="unfinished tasks of one client in one lane")
-    parser.add_argument("--window-bytes", type=int, default=_LIMITS.window_bytes, metavar="N", help="their bytes")
-    parser.add_argument("--log-level", default="WARNING", metavar="LEVEL")
+    add = parser.add_argument
+    add("--bind", action="append", required=True, metavar="ADDRESS", help="ipc://PATH or tcp://HOST:PORT; repeatable")
+    add("--insecure", action="store_true", help="bind tcp without a key: whoever reaches the port may use the mesh")
+    add("--run-file", type=Path, metavar="PATH", help="write address and key there, for others to find")
+    add("--owner", type=int, metavar="PID", help="end with this process")
+    add("--guard", type=int, metavar="N", help="give every N-th dispatch to a lower lane (default: strict order)")
+    add("--grace", type=float, default=30.0, metavar="S", help="seconds for which a lost session may come back")
+    add("--window-tasks", type=int, default=_LIMITS.window_tasks, metavar="N", help="a client's open tasks in a lane")
+    add("--window-bytes", type=int, default=_LIMITS.window_bytes, metavar="N", help="their bytes")
+    add("--log-level", default="WARNING", metavar="LEVEL")
     return parser.parse_args(argv)
 
 
@@ -69,7 +70,8 @@ def _serve(options: argparse.Namespace) -> int:
     authenticator = Authenticator(context, [key.public]) if key is not None else None
     endpoints = bind_all(router, options.bind, key=key, insecure=options.insecure)
     limits = Limits(window_tasks=options.window_tasks, window_bytes=options.window_bytes)
-    core = Broker(os.urandom(8), time.monotonic(), Settings(limits=limits, grace=options.grace, guard=options.guard), version=PACKAGE_VERSION)
+    settings = Settings(limits=limits, grace=options.grace, guard=options.guard)
+    core = Broker(os.urandom(8), time.monotonic(), settings, version=PACKAGE_VERSION)
     addresses = tuple(advertise(endpoint, host_name()) for endpoint in endpoints)
     core.mesh.about = {"address": addresses[0], "pid": os.getpid(), "host": host_name(), "boot": host_key()}
     try:
@@ -118,7 +120,7 @@ def _signals() -> int:
 
 
 def _tame_collector() -> None:
-    """Let the cycle collector look rarely: a million queued tasks are a million objects, none of them in a cycle of garbage."""
+    """Let the cycle collector look rarely: a million queued tasks are a million objects and no garbage."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 50, 100)

@@ -1,7 +1,8 @@
 """The broker's shell: a ROUTER socket, a clock, and one loop around the core.
 
-Poll until the core's deadline; drain what came, up to a bound; let the core advance; send what it says; report what could
-not be sent. The socket never blocks: a peer whose queue is full gets its messages later, from a list of its own.
+Poll until the core's deadline; drain what came, up to a bound; let the core advance; send what it says; report what
+could not be sent. The socket never blocks: a peer whose queue is full gets its messages later, from a list of its
+own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections import deque
 
 import zmq
 
-from omnibus.handshake import host_key
+from omnibus.hostid import host_key
 from omnibus.protocol import Blob
 from omnibus.sockets import Sent, descriptor, receive, send
 
@@ -32,8 +33,8 @@ _STALLED_BYTES = 1 << 30
 class Shell:
     """Runs a :class:`Broker` on a bound ROUTER socket until :meth:`stop` or the end of its owner.
 
-    ``wake`` is a file descriptor that becomes readable when a signal came (``signal.set_wakeup_fd``); ``owner`` a pidfd whose process
-    takes this broker with it when it ends.
+    ``wake`` is a file descriptor that becomes readable when a signal came (``signal.set_wakeup_fd``); ``owner`` a
+    pidfd whose process takes this broker with it when it ends.
     """
 
     def __init__(
@@ -69,8 +70,8 @@ class Shell:
     def run(self) -> None:
         """Serve until stopped.
 
-        The socket's descriptor is edge-triggered, and sending may swallow an edge: a turn therefore begins by asking the socket itself, and only when
-        nothing is there does the loop wait for the descriptor.
+        The socket's descriptor is edge-triggered, and sending may swallow an edge: a turn therefore begins by asking
+        the socket itself, and only when nothing is there does the loop wait for the descriptor.
         """
         core = self._core
         poll = self._poll.poll
@@ -114,7 +115,7 @@ class Shell:
             waiting.append(frames)
             if sum(len(frame) for message in waiting for frame in message) > _STALLED_BYTES:
                 del self._stalled[route]
-                _log.warning("peer gave up on", extra={"route": route.hex(), "why": "it takes nothing and too much waits for it"})
+                _log.warning("peer takes nothing and is given up", extra={"route": route.hex()})
                 self._core.send_failed(route, now)
             return
         sent = send(self._router, [route, *frames])
@@ -138,7 +139,7 @@ class Shell:
                 del self._stalled[route]
 
     def _other(self, ready: list[tuple[int, int]], now: float) -> None:
-        """Deal with all that is not a message: signals, the owner's end, authentication, the death of a local peer."""
+        """Deal with what is no message: signals, the owner's end, authentication, a local peer's death."""
         for source, _ in ready:
             if source == self._wake:
                 os.read(self._wake or 0, 4096)

@@ -10,8 +10,7 @@ from typing import Any
 from omnibus.address import Target
 from omnibus.aiodriver import AsyncDriver
 from omnibus.aiostreams import AsyncStream, AsyncSubscription
-from omnibus.errors import UsageError
-from omnibus.face import Face, fetch_head
+from omnibus.face import Face, fetch_head, not_embedded
 from omnibus.links import make_context, make_dealer
 from omnibus.linkwatch import LinkWatch
 from omnibus.options import Options
@@ -68,7 +67,9 @@ class AsyncSubmitter(Requester):
         """
         return self._submit(fn, args, kwargs)  # type: ignore[no-any-return]
 
-    async def map(self, fn: Callable[..., Any] | str, *iterables: Iterable[Any], window: int = 4096) -> AsyncIterator[Any]:
+    async def map(
+        self, fn: Callable[..., Any] | str, *iterables: Iterable[Any], window: int = 4096
+    ) -> AsyncIterator[Any]:
         """Yield ``fn``'s results for the items, in their order; at most ``window`` are under way at a time."""
         waiting: deque[AsyncFuture] = deque()
         try:
@@ -115,9 +116,7 @@ class AsyncBus(Face[AsyncSubmitter]):
         return ActorRef(self, name)
 
     async def subscribe(self, topic: str, since: int | None = None) -> AsyncSubscription:
-        """Return an async iterator over what is published under ``topic`` from now on, or from number ``since`` on as
-        far as it is kept.
-        """
+        """Return an async iterator over what is published under ``topic``; see :meth:`omnibus.Bus.subscribe`."""
         made: list[Parts] = []
 
         def make(seq: int) -> AsyncFuture:
@@ -137,10 +136,7 @@ class AsyncBus(Face[AsyncSubmitter]):
         return await self._default.ask_broker(Verb.FETCH, fetch_head(task))
 
     async def close(self, timeout: float = 5.0) -> int:
-        """End the session:
-
-        send what is queued, end what is unfinished in :class:`omnibus.BusClosed`, return how much that was.
-        """
+        """End the session; see :meth:`omnibus.Bus.close`."""
         if self._driver.closed:
             return 0
         unfinished = await self._driver.close(timeout)
@@ -169,12 +165,14 @@ class AsyncBus(Face[AsyncSubmitter]):
 
 
 class aconnect:  # noqa: N801  # called like a function: awaited, or entered
-    """Connect to a mesh:
+    """Connect to a mesh, with the arguments and errors of :func:`omnibus.connect`.
 
-    ``bus = await aconnect()``, or ``async with aconnect() as bus``. Arguments and errors as :func:`omnibus.connect`.
+    ``bus = await aconnect()``, or ``async with aconnect() as bus``.
     """
 
-    def __init__(self, address: str | None = None, *, timeout: float = 10.0, insecure: bool = False, **embedded: Any) -> None:
+    def __init__(
+        self, address: str | None = None, *, timeout: float = 10.0, insecure: bool = False, **embedded: Any
+    ) -> None:
         self._address = address
         self._timeout = timeout
         self._insecure = insecure
@@ -190,7 +188,7 @@ class aconnect:  # noqa: N801  # called like a function: awaited, or entered
             mesh = await asyncio.to_thread(lambda: EmbeddedMesh.start(timeout=self._timeout, **self._embedded))
             target = mesh.target
         elif self._embedded:
-            raise UsageError(f"{', '.join(self._embedded)}: only an embedded mesh is sized by aconnect(); {target.source} names one that runs")
+            raise not_embedded(self._embedded, target)
         bus = AsyncBus(target, mesh=mesh)
         try:
             await bus._driver.open(self._timeout)

@@ -15,7 +15,7 @@ from typing import Any
 import zmq
 
 from omnibus.errors import ConnectTimeout, Unreachable
-from omnibus.handshake import host_key
+from omnibus.hostid import host_key
 from omnibus.linkwatch import LinkWatch
 from omnibus.peer import ClientPeer
 from omnibus.protocol import BATCH, Blob, Record
@@ -44,6 +44,7 @@ class AsyncDriver:
         self._welcomed = asyncio.Event()
         self._waiting: deque[tuple[Any, Record, Sequence[Blob]]] = deque()
         self._scheduled = False
+        self._lost = False
 
     # ------------------------------------------------------------------ start and end
 
@@ -82,7 +83,13 @@ class AsyncDriver:
         self._fail(Unreachable(f"the broker at {self._address} ended"))
 
     def _observe(self) -> None:
-        self._watch.events()
+        for event in self._watch.events():
+            if event.what == "up" and self._lost:
+                self._lost = False
+                self.peer.greet()
+                self._schedule()
+            elif event.what == "down":
+                self._lost = True
         last = self._watch.last
         if last is not None and last.what == "refused" and not self.peer.ready:
             self._fail(ConnectTimeout(f"{self._address} refused this link: {last.why}"))
@@ -94,8 +101,9 @@ class AsyncDriver:
         self._welcomed.set()
 
     async def close(self, timeout: float) -> int:
-        """Send what is queued and a BYE within ``timeout`` seconds, let go of the socket, and return how many
-        requests were unfinished.
+        """Send what is queued and a BYE, and let go of the socket, all within ``timeout`` seconds.
+
+        Returns how many requests were unfinished.
         """
         self.closed = True
         waiting, self._waiting = self._waiting, deque()

@@ -11,10 +11,9 @@ __all__ = ["AsyncStream", "AsyncSubscription"]
 
 
 class AsyncStream:
-    """Iterates with ``async for`` over parts as they come; ``aclose()``, or leaving an ``async with`` block, ends it
-    early.
+    """Iterates with ``async for`` over parts as they come.
 
-    ``leave`` is the verb that tells the other side so.
+    ``aclose()``, or leaving an ``async with`` block, ends it early. ``leave`` is the verb that tells the other side so.
     """
 
     def __init__(self, parts: Parts, leave: int, loop: asyncio.AbstractEventLoop) -> None:

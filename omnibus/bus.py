@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from omnibus.address import Target
-from omnibus.driver import Driver
-from omnibus.errors import ForkedError, UsageError
-from omnibus.face import Face, fetch_head
+from omnibus.driver import FORKED, Driver
+from omnibus.errors import ForkedError
+from omnibus.face import Face, fetch_head, not_embedded
 from omnibus.futures import Future
 from omnibus.links import make_context, make_dealer
 from omnibus.linkwatch import LinkWatch
@@ -29,12 +29,11 @@ _buses: weakref.WeakSet[Bus] = weakref.WeakSet()
 
 
 def connect(address: str | None = None, *, timeout: float = 10.0, insecure: bool = False, **embedded: Any) -> Bus:
-    """Return a bus to a mesh:
+    """Return a bus to a mesh.
 
-    at ``address``, else at ``$OMNIBUS_ADDRESS``, else the run file's, else one embedded in this process.
-
-    ``embedded`` sizes an embedded mesh: ``workers``, ``cpus``, ``gpus``, ``memory``, ``preload``. Close the bus, or
-    use it as a context manager.
+    That is the one at ``address``, else at ``$OMNIBUS_ADDRESS``, else the run file's, else one embedded in this
+    process. ``embedded`` sizes an embedded mesh: ``workers``, ``cpus``, ``gpus``, ``memory``, ``preload``. Close the
+    bus, or use it as a context manager.
 
     Raises :class:`omnibus.ConnectTimeout` with the address when nobody answers within ``timeout`` seconds,
     :class:`omnibus.Unauthorized` without the mesh's key, :class:`omnibus.UsageError` for a malformed address.
@@ -52,7 +51,7 @@ def connect(address: str | None = None, *, timeout: float = 10.0, insecure: bool
         mesh.show_output(bus._peer, bus._driver.submitted)
         return bus
     if embedded:
-        raise UsageError(f"{', '.join(embedded)}: only an embedded mesh is sized by connect(), and {target.source} names one that runs")
+        raise not_embedded(embedded, target)
     return Bus(target, timeout=timeout)
 
 
@@ -164,10 +163,10 @@ class Bus(Face[Submitter]):
     # ------------------------------------------------------------------ topics
 
     def subscribe(self, topic: str, since: int | None = None) -> Subscription:
-        """Return an iterator over what is published under ``topic`` from now on, or from number ``since`` on as far
-        as it is kept.
+        """Return an iterator over what is published under ``topic``.
 
-        When this returns, nothing published from then on is missed.
+        It begins with what comes next, or with number ``since`` as far as that is kept. When this returns, nothing
+        published from then on is missed.
         """
         made: list[Parts] = []
 
@@ -194,9 +193,7 @@ class Bus(Face[Submitter]):
         return self._default.ask_broker(Verb.FETCH, fetch_head(task)).result()
 
     def close(self, timeout: float = 5.0) -> int:
-        """End the session:
-
-        send what is queued, end what is unfinished in :class:`omnibus.BusClosed`, return how much that was.
+        """End the session, and return how many requests were unfinished; those end in :class:`omnibus.BusClosed`.
 
         Takes ``timeout`` seconds at most; an embedded mesh ends too. Closing twice does nothing.
         """
@@ -230,7 +227,7 @@ class Bus(Face[Submitter]):
 
 
 def _forked() -> None:
-    error = ForkedError("this bus was made before os.fork(), and a child must not use its sockets: call connect() in the child")
+    error = ForkedError(FORKED)
     for bus in _buses:
         bus._peer.failure = error
 

@@ -22,14 +22,15 @@ import zmq
 
 from omnibus.errors import ConnectTimeout, ForkedError, Unreachable
 from omnibus.futures import Future
-from omnibus.handshake import host_key
+from omnibus.hostid import host_key
 from omnibus.linkwatch import LinkWatch
 from omnibus.peer import ClientPeer, Lane
 from omnibus.protocol import BATCH, Verb
 from omnibus.sockets import Sent, descriptor, receive, send
 
-__all__ = ["Driver"]
+__all__ = ["FORKED", "Driver"]
 
+FORKED = "this bus was made before os.fork(), and a child must not use its sockets: call connect() in the child"
 _STAND_BY_MS = 5
 _LINK_GRACE = 30.0
 _PATIENCE = 0.002
@@ -114,16 +115,16 @@ class Driver:
         return os.getpid() == self._pid
 
     def check(self) -> None:
-        """Raise why nothing can be asked any more: the session failed, the bus was closed, or this is a forked child.
-        """
+        """Raise why nothing can be asked any more: a lost session, a closed bus, a forked child."""
         if not self.mine:
-            raise ForkedError("this bus was made before os.fork(), and a child must not use its sockets: call connect() in the child")
+            raise ForkedError(FORKED)
         if self.peer.failure is not None:
             raise self.peer.failure
 
     def close(self, timeout: float) -> int:
-        """Send what is queued and a BYE within ``timeout`` seconds, let go of the socket, and return how many
-        requests were unfinished.
+        """Send what is queued and a BYE, and let go of the socket, all within ``timeout`` seconds.
+
+        Returns how many requests were unfinished.
         """
         if self.closed or not self.mine:
             return 0
@@ -189,9 +190,9 @@ class Driver:
         return self._wait(future, timeout)
 
     def _wait_lending(self, future: Future[Any], timeout: float | None) -> bool:
-        """Wait inside a task:
+        """Wait inside a task, and lend its worker's slot to others unless the answer comes at once.
 
-        unless the answer comes at once, its worker's slot is lent to others meanwhile, lest they wait for each other.
+        Otherwise tasks that wait for each other would fill the pool and wait for ever.
         """
         if self._wait(future, _PATIENCE):
             return True
@@ -242,8 +243,7 @@ class Driver:
             self._rest(self._leading, left)
 
     def _follow(self, future: Future[Any], left: float | None) -> None:
-        """Wait for another thread to end ``future``. Should that one stop driving, the background thread takes over.
-        """
+        """Wait for another thread to end ``future``; should that one stop, the background thread takes over."""
         self._followers += 1
         try:
             condition = future._condition
@@ -254,9 +254,7 @@ class Driver:
             self._followers -= 1
 
     def _release(self) -> None:
-        """Let go of the lock; whatever was queued in between, or waited for by others, is handed to the background
-        thread.
-        """
+        """Let go of the lock, and hand what was queued meanwhile, or others wait for, to the background thread."""
         self.lock.release()
         if self._followers:
             self.attend()
@@ -319,8 +317,9 @@ class Driver:
 
     def _observe(self) -> None:
         for event in self._watch.events():
-            if event.what == "up":
+            if event.what == "up" and self._lost is not None:
                 self._lost = None
+                self.peer.greet()
             elif event.what == "down" and self._lost is None:
                 self._lost = time.monotonic()
 

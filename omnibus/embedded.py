@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import omnibus
 from omnibus.address import Target
 from omnibus.errors import UsageError
 from omnibus.face import WITHIN_VARIABLE
@@ -27,16 +26,13 @@ __all__ = ["EmbeddedMesh", "Output", "interpreter", "mesh_environment"]
 
 
 def interpreter() -> list[str]:
-    """Return how the mesh's processes are started:
-
-    this interpreter, without the working directory in front of its path.
-    """
+    """Return how the mesh's processes are started: by this interpreter, with no working directory in its path."""
     return [sys.executable, "-P", "-m"]
 
 
 def mesh_environment() -> dict[str, str]:
     """Return what the mesh's processes must know of this one: where its modules come from."""
-    package = str(Path(omnibus.__file__).resolve().parent.parent)
+    package = str(Path(__file__).resolve().parent.parent)
     inherited = os.environ.get("PYTHONPATH", "")
     return {
         "OMNIBUS_SYS_PATH": json.dumps([os.path.abspath(entry) for entry in sys.path]),
@@ -52,6 +48,7 @@ class EmbeddedMesh:
         self.target = Target(f"ipc://{folder}/broker", source="embedded mesh")
         self._launcher = LocalLauncher()
         self._stopped = False
+        self._owner = os.getpid()
         self._lock = threading.Lock()
 
     @classmethod
@@ -74,30 +71,29 @@ class EmbeddedMesh:
         count = len(os.sched_getaffinity(0)) if workers is None else workers
         if count < 0:
             raise UsageError(f"workers must be 0 or more, not {workers}")
+        options = ["--workers", str(count), "--name", "local"]
+        for flag, value in (("--cpus", cpus), ("--gpus", gpus), ("--memory", memory)):
+            if value is not None:
+                options += [flag, str(value)]
+        for module in preload:
+            options += ["--preload", module]
         mesh = cls(private_dir())
         try:
-            mesh._launch(count, cpus, gpus, memory, preload, timeout)
+            mesh._launch(options, timeout)
         except BaseException:
             mesh.stop()
             raise
         atexit.register(mesh.stop)
         return mesh
 
-    def _launch(
-        self, workers: int, cpus: float | None, gpus: int | str | None, memory: int | None, preload: tuple[str, ...], timeout: float
-    ) -> None:
+    def _launch(self, options: list[str], timeout: float) -> None:
         run = interpreter()
-        owner = str(os.getpid())
+        owner = ["--owner", str(os.getpid())]
         environment = mesh_environment() | dict(self.target.environment()) | {WITHIN_VARIABLE: ""}
-        options: list[str] = ["--workers", str(workers), "--owner", owner, "--name", "local"]
-        for flag, value in (("--cpus", cpus), ("--gpus", gpus), ("--memory", memory)):
-            if value is not None:
-                options += [flag, str(value)]
-        for module in preload:
-            options += ["--preload", module]
-        bind = ["--bind", self.target.address, "--owner", owner]
-        broker = self._launcher.submit([*run, "omnibus.brokers", *bind], name="broker", env=environment, ready=True)
-        node = self._launcher.submit([*run, "omnibus.actors", "node", *options], name="node", env=environment, ready=True)
+        bind = ["--bind", self.target.address, *owner]
+        start = self._launcher.submit
+        broker = start([*run, "omnibus.brokers", *bind], name="broker", env=environment, ready=True)
+        node = start([*run, "omnibus.actors", "node", *options, *owner], name="node", env=environment, ready=True)
         self._launcher.wait_ready(broker, timeout)
         self._launcher.wait_ready(node, timeout)
 
@@ -109,7 +105,9 @@ class EmbeddedMesh:
         submitted()
 
     def stop(self) -> None:
-        """End both, and remove the directory. Doing it twice does nothing."""
+        """End both, and remove the directory. Doing it twice does nothing, nor does a forked copy of this process."""
+        if os.getpid() != self._owner:
+            return
         with self._lock:
             if self._stopped:
                 return
@@ -120,9 +118,7 @@ class EmbeddedMesh:
 
 
 class Output:
-    """Writes what children print to ``sys.stdout`` and ``sys.stderr`` of now (a notebook replaces them), each line
-    marked with its source.
-    """
+    """Writes what children print to the ``sys.stdout`` and ``sys.stderr`` of now, each line marked with its source."""
 
     def __init__(self, peer: ClientPeer, seq: int) -> None:
         self._peer = peer

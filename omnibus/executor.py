@@ -49,12 +49,10 @@ class Executor(concurrent.futures.Executor):
         with self._lock:
             self._open.discard(future)
 
-    def map(  # type: ignore[override]
+    def map(
         self, fn: Callable[..., R], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
     ) -> Iterator[R]:
-        """Return the results in order, as :meth:`concurrent.futures.Executor.map` does; ``chunksize`` changes
-        nothing, for the bus batches by itself.
-        """
+        """Return the results in order; ``chunksize`` changes nothing, for the bus batches by itself."""
         return super().map(fn, *iterables, timeout=timeout, chunksize=chunksize)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

@@ -1,7 +1,4 @@
-"""What ``Bus`` and ``AsyncBus`` share:
-
-a session's peer and kinds, its submitters, and the verbs that are alike in both.
-"""
+"""What ``Bus`` and ``AsyncBus`` share: a session's peer and kinds, its submitters, the verbs that are alike in both."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from omnibus.protocol import Verb
 from omnibus.refs import ActorRef
 from omnibus.requests import Kinds, Requester
 
-__all__ = ["WITHIN_VARIABLE", "Face", "fetch_head"]
+__all__ = ["WITHIN_VARIABLE", "Face", "fetch_head", "not_embedded"]
 
 WITHIN_VARIABLE = "OMNIBUS_WITHIN"
 """Set in a worker's process: the worker's session in hex, so that a bus made by its task can lend the worker's slot."""
@@ -86,4 +83,11 @@ def fetch_head(task: str) -> dict[str, Any]:
     try:
         return {"session": bytes.fromhex(session), "seq": int(number)}
     except ValueError:
-        raise UsageError(f"{task!r} is no task id: one is 32 hex digits, a dash and a number, and bus.task_id(future) gives it") from None
+        text = f"{task!r} is no task id: one is 32 hex digits, a dash and a number, and bus.task_id(future) gives it"
+        raise UsageError(text) from None
+
+
+def not_embedded(given: Mapping[str, Any], target: Target) -> UsageError:
+    """Return the error for sizing a mesh that runs already."""
+    names = ", ".join(given)
+    return UsageError(f"{names}: only an embedded mesh is sized by connecting, and {target.source} names one that runs")

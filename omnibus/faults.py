@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+import types
 from typing import Any, Final
 
 import msgpack
@@ -80,6 +81,8 @@ def _make(kind: type[Exception], args: list[Any]) -> BaseException | None:
     try:
         made = kind(*args)
     except TypeError:  # its __init__ takes others than it hands on to Exception
+        if not isinstance(kind.__init__, types.FunctionType):  # one of the interpreter's own, whose state would be missing
+            return None
         made = kind.__new__(kind, *args)
         made.args = tuple(args)
     return made if isinstance(made, Exception) else None

@@ -231,26 +231,31 @@ def _watch(obj: Any, watched: dict[tuple[int, str], _Watch], seen: set[int]) -> 
 
 
 def _watch_function(obj: types.FunctionType, watched: dict[tuple[int, str], _Watch], seen: set[int]) -> bool:
-    if obj.__closure__ or vars(obj):
+    if obj.__closure__ or not all(_watch_name(vars(obj), name, watched, seen) for name in vars(obj)):
         return False
     for name in sorted(pickling.global_names(obj.__code__)):
-        value = obj.__globals__.get(name, _ABSENT)
-        if value is _ABSENT and hasattr(builtins, name):
+        if name not in obj.__globals__ and hasattr(builtins, name):
             continue
-        watched[id(obj.__globals__), name] = obj.__globals__, name, value
-        if value is not _ABSENT and not _watch(value, watched, seen):
+        if not _watch_name(obj.__globals__, name, watched, seen):
             return False
     defaults = (*(obj.__defaults__ or ()), *(obj.__kwdefaults__ or {}).values())
     return all(_watch(value, watched, seen) for value in defaults)
+
+
+def _watch_name(space: Any, name: str, watched: dict[tuple[int, str], _Watch], seen: set[int]) -> bool:
+    value = space.get(name, _ABSENT)
+    watched[id(space), name] = space, name, value
+    return value is _ABSENT or _watch(value, watched, seen)
 
 
 def _watch_class(obj: type, watched: dict[tuple[int, str], _Watch], seen: set[int]) -> bool:
     space = vars(obj)
     for name, value in space.items():
         watched[id(obj), name] = space, name, value
-        # what decorators and metaclasses note under such names (__dataclass_fields__, _abc_impl) is made with the class
-        inner = isinstance(value, types.FunctionType | classmethod | staticmethod)
-        if (inner or not (name.startswith("__") or name == "_abc_impl")) and not _watch(value, watched, seen):
+        # what metaclasses and decorators put there (_abc_impl, __dataclass_fields__, its __init__) is made with the class
+        made = name == "_abc_impl" or (name.startswith("__") and "__dataclass_fields__" in space)
+        plain = name.startswith("__") and not isinstance(value, types.FunctionType | classmethod | staticmethod)
+        if not (made or plain or _watch(value, watched, seen)):
             return False
     return all(_watch(base, watched, seen) for base in obj.__bases__)
 

@@ -6,10 +6,10 @@ import os
 import sys
 from typing import Any
 
-from omnibus.hostid import boot_id, host_name, pid_space
+from omnibus.hostid import host_key, host_name
 from omnibus.protocol import VERSION
 
-__all__ = ["PACKAGE_VERSION", "describe", "host_key", "new_session"]
+__all__ = ["PACKAGE_VERSION", "describe", "new_session"]
 
 PACKAGE_VERSION = "0.1.0"
 
@@ -17,14 +17,6 @@ PACKAGE_VERSION = "0.1.0"
 def new_session() -> bytes:
     """Return a fresh session id: sixteen random bytes."""
     return os.urandom(16)
-
-
-def host_key() -> str:
-    """Return what two processes have in common exactly when a pid means the same to both:
-
-    one boot and one pid namespace.
-    """
-    return f"{boot_id()}/{pid_space()}"
 
 
 def describe(role: str, session: bytes, **more: Any) -> dict[str, Any]:

@@ -65,7 +65,8 @@ class Options:
         if self.retries is not None and (not isinstance(self.retries, int) or self.retries < 0):
             raise UsageError(f"retries must be a whole number from 0 on, not {self.retries!r}")
         if not self.cpus >= 0 or not self.gpus >= 0 or self.memory < 0:
-            raise UsageError(f"cpus, gpus and memory cannot be negative: cpus={self.cpus} gpus={self.gpus} memory={self.memory}")
+            asked = f"cpus={self.cpus} gpus={self.gpus} memory={self.memory}"
+            raise UsageError(f"cpus, gpus and memory cannot be negative: {asked}")
         if self.gpus > 1 and self.gpus != int(self.gpus):
             raise UsageError(f"gpus is a whole number, or a share of one below 1, not {self.gpus}")
 

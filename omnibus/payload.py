@@ -39,7 +39,7 @@ import msgpack
 from omnibus.errors import OmnibusError, ProtocolError
 from omnibus.faults import encode_error, rebuild_cause
 from omnibus.lifting import READERS, Reader
-from omnibus.lowering import BLOB, IDLE, INLINE, Writer, pack, try_pack
+from omnibus.lowering import BLOB, IDLE, INLINE, Writer, holds_blob, pack, try_pack
 from omnibus.tensors import Buffer
 
 __all__ = ["BLOB", "INLINE", "decode", "decode_call", "encode", "encode_call", "encode_error", "rebuild_cause"]
@@ -78,6 +78,8 @@ def encode_call(args: Sequence[Any], kwargs: dict[str, Any], *, code: bool) -> t
         else:
             if len(body) < BLOB:
                 _idle.append(packer)
+                return body, []
+            if not holds_blob(tree):
                 return body, []
     return _encode_parts(args, kwargs, code)
 

@@ -9,9 +9,11 @@ holds the shell's lock.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from omnibus.channel import Channel
 from omnibus.errors import BusClosed, ProtocolError, RemoteError, Unreachable, by_name
 from omnibus.payload import decode as decode_payload
 from omnibus.payload import rebuild_cause
@@ -83,10 +85,13 @@ class ClientPeer:
         self.lanes: dict[int, Lane] = {}
         self.next_seq = itertools.count(1).__next__
         self._code = code
-        self._greeting: list[Record] = [[Verb.HELLO, 0, hello, None, 0]]
+        self._hello = hello
+        self._greeting: list[Record] = []
+        self._channel = Channel()
         self._urgent: list[Record] = []
-        self._returned: list[list[Blob]] = []
+        self._returned: deque[list[Blob]] = deque()
         self._carried: dict[int, Sequence[Blob]] = {}
+        self.greet()
 
     # ------------------------------------------------------------------ out
 
@@ -105,32 +110,41 @@ class ClientPeer:
             self._carried[id(record)] = blobs
         self.out.append(record)
 
+    def greet(self) -> None:
+        """Say HELLO: at the start, and when the link is a new one. Until the answer, nothing else goes out."""
+        if self.failure is None:
+            self.ready = False
+            self._returned.clear()
+            head = {**self._hello, "resume": True, "received": self._channel.received}
+            self._greeting = [[Verb.HELLO, 0, head, None, 0]]
+
     def take(self) -> list[Blob] | None:
         """Return the frames of the next message to send, ``None`` when there is nothing (yet)."""
-        if self._returned:
-            return self._returned.pop(0)
         if not self.ready:
             records, self._greeting = self._greeting, []
             return encode(records) if records else None
-        if self._urgent:
-            records, self._urgent = self._urgent, []
-            return encode(records)
-        out = self.out
-        records = out[:BATCH]
-        if not records:
+        if self._returned:
+            return self._returned.popleft()
+        records = self._urgent or self.out[:BATCH]
+        if records is self._urgent:
+            self._urgent = []
+        elif not records:
             return None
-        del out[: len(records)]
-        if not self._carried:
-            return encode(records)
+        else:
+            del self.out[: len(records)]
         blobs: list[Blob] = []
-        for record in records:
-            if record[4]:
-                blobs.extend(self._carried.pop(id(record)))
-        return encode(records, blobs)
+        if self._carried:
+            for record in records:
+                if record[4]:
+                    blobs.extend(self._carried.pop(id(record)))
+        due = self._channel.acknowledgement()
+        frames = encode(records if due is None else [due, *records], blobs)
+        self._channel.keep(frames)
+        return frames
 
     def untake(self, frames: list[Blob]) -> None:
         """Take back a message that the socket did not take; it goes first next time."""
-        self._returned.insert(0, frames)
+        self._returned.appendleft(frames)
 
     # ------------------------------------------------------------------ in
 
@@ -138,7 +152,10 @@ class ClientPeer:
         """Take one message: end the futures that it answers. Raises :class:`ProtocolError` where it is not OMB/1."""
         pending = self.pending
         at = 2
-        for verb, about, head, body, count in decode(frames):
+        records = decode(frames)
+        if records and not _speaks_for_link(records[0]):
+            self._channel.received += 1
+        for verb, about, head, body, count in records:
             blobs: Sequence[Blob] = ()
             if count:
                 blobs = frames[at : at + count]
@@ -200,6 +217,11 @@ class ClientPeer:
         if self.welcome and head.get("epoch") != self.welcome.get("epoch"):
             self.fail(Unreachable("the broker was restarted and knows nothing of this session: connect again"))
             return
+        if self.welcome:
+            if not head.get("resumed"):
+                self.fail(Unreachable("the broker gave this session up while its link was broken: connect again"))
+                return
+            self._returned.extend(self._channel.resume(int(head.get("received", 0))))
         limits = head.get("limits") or {}
         self.window_tasks = int(limits.get("window_tasks", self.window_tasks))
         self.window_bytes = int(limits.get("window_bytes", self.window_bytes))
@@ -215,8 +237,14 @@ class ClientPeer:
             sink = self.sinks.pop(about, None)
             if sink is not None:
                 sink.end(error)
-        elif about == 0:
-            self.fail(error if not head.get("again") else Unreachable("the broker does not know this session (any more): connect again"))
+        elif about == 0 and not head.get("again"):
+            self.fail(error)
+        elif about == 0 and self.ready:
+            self.greet()
+
+    def on_ack(self, count: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
+        """Forget the messages that have arrived."""
+        self._channel.acknowledged(count)
 
     def on_ping(self, about: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
         """Answer a PING."""
@@ -266,14 +294,19 @@ _HANDLERS: dict[int, _Handler] = {
     int(Verb.WELCOME): ClientPeer.on_welcome,
     int(Verb.ERROR): ClientPeer.on_error,
     int(Verb.PING): ClientPeer.on_ping,
+    int(Verb.ACK): ClientPeer.on_ack,
     int(Verb.BYE): ClientPeer.on_bye,
 }
 
 
+def _speaks_for_link(record: Record) -> bool:
+    """Return whether a message that begins so is about the link, and not one of the session's counted ones."""
+    verb, _, head, _, _ = record
+    return verb == Verb.WELCOME or (verb == Verb.ERROR and isinstance(head, dict) and bool(head.get("again")))
+
+
 def error_from(head: Any, body: bytes | None) -> Exception:
-    """Return the exception that an error head describes; a remote one has its cause rebuilt where that is possible
-    without pickle.
-    """
+    """Return the exception that an error head describes; a remote one with its cause, where no pickle is needed."""
     if not isinstance(head, dict):
         return ProtocolError(f"an error head must be a map, not {head!r:.80}")
     cls = by_name(str(head.get("error")))

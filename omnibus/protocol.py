@@ -141,7 +141,7 @@ def decode(frames: Sequence[Blob], limits: Limits = _DEFAULT_LIMITS) -> list[Rec
         raise ProtocolError(_no_signature(frames))
     batch = frames[1]
     if len(batch) > limits.batch_bytes:
-        raise ProtocolError(f"batch of {len(batch)} bytes; at most {limits.batch_bytes} are allowed: send less at a time")
+        raise ProtocolError(f"batch of {len(batch)} bytes; at most {limits.batch_bytes} may be sent at a time")
     try:
         records = msgpack.unpackb(batch)
     except Exception as error:  # msgpack raises ValueError, its own classes, and Unicode and recursion errors
@@ -190,8 +190,8 @@ def split_delimiter(frames: Sequence[Blob]) -> tuple[bool, Sequence[Blob]]:
 def _no_signature(frames: Sequence[Blob]) -> str:
     first = bytes(frames[0])[:16] if frames else b""
     return (
-        f"message of {len(frames)} frames starts with {first!r}; expected the signature {SIGNATURE!r}, then one batch frame: "
-        "is the peer an OMB/1 peer of this major version?"
+        f"message of {len(frames)} frames starts with {first!r}; expected the signature {SIGNATURE!r}, then one batch "
+        "frame: is the peer an OMB/1 peer of this major version?"
     )
 
 

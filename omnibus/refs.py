@@ -43,17 +43,17 @@ class ActorRef:
         self._requester.message(_TELL, self.name, method, args, kwargs)
 
     def stream(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Send a message to a generator method and return an iterator over what it yields; dropping or closing it
-        cancels.
+        """Send a message to a generator method and return an iterator over what it yields.
 
-        It is a :class:`omnibus.streams.Stream`, or an :class:`omnibus.aio.AsyncStream` on an ``AsyncBus``.
+        Dropping or closing it cancels. It is a :class:`omnibus.streams.Stream`, or an
+        :class:`omnibus.aio.AsyncStream` on an ``AsyncBus``.
         """
         return self._bus._stream(lambda make: self._requester.message(_ASK, self.name, method, args, kwargs, make=make))
 
     def stop(self, grace: float = 5.0) -> Any:
-        """Stop the actor for good, after the message that it handles; waits until it is gone (on an ``AsyncBus``:
+        """Stop the actor for good, after the message that it handles, and wait until it is gone.
 
-        await it).
+        On an ``AsyncBus``, await what this returns. After ``grace`` seconds it is killed.
         """
         return self._bus._finish(self._requester.ask_broker(Verb.STOP, {"actor": self.name, "grace": grace}))
 
@@ -67,4 +67,4 @@ class ActorRef:
     def __reduce__(self) -> Any:
         from omnibus.errors import NotPicklable
 
-        raise NotPicklable(f"a handle cannot be sent: send the name {self.name!r}, and call bus.actor({self.name!r}) there")
+        raise NotPicklable(f"a handle cannot be sent: send the name, and call bus.actor({self.name!r}) there")

@@ -91,10 +91,7 @@ class Requester:
         self._known: dict[Any, int] = {}
 
     def _start(self, verb: int, head: Any, body: bytes | None, blobs: Sequence[Blob], make: Make | None = None) -> Any:
-        """Begin a request:
-
-        give it a number and an ending (a future, unless ``make`` says otherwise), and queue it. Return the ending.
-        """
+        """Begin a request: give it a number, and queue it. Return its ending: a future, or what ``make`` makes."""
         raise NotImplementedError
 
     def _submit(self, fn: Callable[..., Any] | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -118,7 +115,13 @@ class Requester:
         return kind
 
     def message(
-        self, verb: int, actor: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], make: Make | None = None
+        self,
+        verb: int,
+        actor: str,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        make: Make | None = None,
     ) -> Any:
         """Send a message to an actor; return its ending. With ``make``, an ASK is one for a stream."""
         stream = make is not None
@@ -138,8 +141,9 @@ class Requester:
         return Discard(self._lane)
 
     def spawn(self, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> tuple[str, Any]:
-        """Ask for an actor, whose options stand among the class's own keywords; return its name and the future of its
-        being ready.
+        """Ask for an actor; return its name and the future of its being ready.
+
+        Its options stand among the class's own keywords.
         """
         shipped = ship(cls, code=self._code)
         head = self._options.wire() | {key: kwargs.pop(key) for key in _SPAWN_OPTIONS if key in kwargs}
@@ -158,7 +162,8 @@ class Requester:
 
     def follow(self, topic: str, since: int | None, make: Make) -> Any:
         """Subscribe to a topic; return the future of the broker's consent."""
-        return self._start(Verb.SUBSCRIBE, {"topic": topic, "since": since, "credit": SUBSCRIPTION_CREDIT}, None, (), make)
+        head = {"topic": topic, "since": since, "credit": SUBSCRIPTION_CREDIT}
+        return self._start(Verb.SUBSCRIBE, head, None, (), make)
 
     def ask_broker(self, verb: int, head: Any, value: Any = None, *, carries: bool = False) -> Any:
         """Send a request that the broker itself answers; return its future."""

@@ -1,5 +1,4 @@
-"""Streams and subscriptions as iterators: what collects parts as they come, and gives credit back as they are used.
-"""
+"""Streams and subscriptions as iterators: what collects parts as they come, and gives credit back for them."""
 
 from __future__ import annotations
 
@@ -185,9 +184,7 @@ class Subscription(Iterator[Any]):
         return self._parts.missed
 
     def get(self, timeout: float | None = None) -> Any:
-        """Return the next event; raises ``TimeoutError`` when none comes in time, ``StopIteration``'s cause when the
-        bus ended.
-        """
+        """Return the next event; raises ``TimeoutError`` when none comes in time, or why the bus ended."""
         parts = self._parts
         if not parts.waiting:
             self._waiter.wait(timeout)

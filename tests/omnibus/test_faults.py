@@ -116,7 +116,7 @@ def test_an_exception_whose_methods_fail_is_described() -> None:
     assert rebuild_cause(facts["type"], body) is not None
 
 
-@pytest.mark.parametrize("argument", [object(), bytes(100_000), [[]] * 9000, ValueError])
+@pytest.mark.parametrize("argument", [object(), bytes(100_000), [[]] * 20_000, ValueError])
 def test_arguments_that_are_not_plain_and_small_stay_behind(argument: Any) -> None:
     assert encode_error(ValueError(argument), code=True)[1] is None
 

@@ -66,6 +66,14 @@ class Hostile:
     __slots__ = ("missing",)
 
 
+LARGE_CALLS = [
+    ((list(range(50_000)),), 0),
+    ((b"x" * BIG,), 1),
+    (([{"x": [b"x" * BIG]}], "a"), 1),
+    ((["a" * BIG], (1,)), 0),
+]
+
+
 def there_and_back(value: Any, *, code: bool = False) -> Any:
     body, blobs = payload.encode(value, code=code)
     assert type(body) is bytes
@@ -128,6 +136,14 @@ def test_calls_survive(args: list[Any], kwargs: dict[str, Any]) -> None:
     assert alike(found, (args, kwargs))
 
 
+@pytest.mark.parametrize(("args", "count"), LARGE_CALLS, ids=lambda value: str(value)[:20])
+def test_large_calls_survive(args: tuple[Any, ...], count: int) -> None:
+    for kwargs in ({}, {"key": args[0]}):
+        body, blobs = payload.encode_call(args, kwargs, code=False)
+        assert len(blobs) == count * (2 if kwargs else 1)
+        assert payload.decode_call(body, blobs, code=False) == (list(args), kwargs)
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -135,7 +151,8 @@ def test_calls_survive(args: list[Any], kwargs: dict[str, Any]) -> None:
         *(float("nan"), float("inf"), -0.0, 5e-324, complex(-0.0, float("nan"))),
         *("\ud800", "a\udfffb", {"\ud800": 1}, "é" * 100_000, b"", b"x" * (BIG - 1), b"x" * BIG),
         *((), ((),), [], {}, set(), frozenset(), {frozenset({(1, "a")}): [()]}),
-        *([1.5, None, True], [2**70], {1: {2.5: None}, None: ()}, {"a" * 70_000: (1,)}),
+        *([1, None, 2**70], (1, 2.5, None), ("a", None), ("é", "\ud800"), ("a", 1), [[1] * 70_000, {"a": [b"x"]}], [-(2**70), 1]),
+        *([{b"y" * BIG: 1}], {1: [{"x": [b"", 1, b"z" * BIG]}]}, [1.5, None, True], [2**70], {1: {2.5: None}, None: ()}, {"a" * 70_000: (1,)}),
         list(range(100_000)),
         datetime.timedelta(-1, 5, 7),
         datetime.timedelta.max,
@@ -210,7 +227,7 @@ def test_tensors_survive_inside_the_body_or_beside_it(size: int) -> None:
     assert alike(found["c"], value["c"])
     if blobs:
         assert blobs[1].obj.base is array or np.shares_memory(np.frombuffer(blobs[1], "u1"), array)
-        assert np.shares_memory(found["a"], array)
+        assert np.shares_memory(found["a"], array) == (size > 100_000)
 
 
 def test_an_inline_tensor_is_an_arrow_stream() -> None:
@@ -342,6 +359,7 @@ def test_a_value_that_needs_a_pickle_is_named(args: Any, kwargs: Any, where: str
         (Box([1, threading.Lock()]), r"because of value\.content\[1\], which is a _thread\.lock"),
         ([Slotted({"a": threading.Lock()})], r"because of value\[0\]\.content\['a'\], which is a _thread\.lock"),
         ({"key": {threading.Lock()}}, r"because of value\['key'\]\[0\]"),
+        ({Hostile(): 1}, r"because of value key <Hostile>"),
         ({threading.Lock(): 1}, r"because of value key <unlocked _thread.lock"),
         (threading.Lock(), r"value cannot be sent, which is a _thread\.lock"),
         (Box(Hostile()), r"because of value\.content, which is a .*Hostile"),

@@ -21,15 +21,18 @@ LAYERS: dict[int, str] = {
     """,
     1: """
         omnibus.address  omnibus.checkpoint  omnibus.functions  omnibus.hostid  omnibus.payload
-        omnibus.private  omnibus.protocol  omnibus.rundir  omnibus.runfile  omnibus.running
+        omnibus.channel  omnibus.faults  omnibus.handshake  omnibus.heads  omnibus.lifting  omnibus.lowering
+        omnibus.pickling  omnibus.private  omnibus.protocol  omnibus.rundir  omnibus.runfile  omnibus.running
         omnibus.sharedmem  omnibus.tensors
     """,
     2: """
-        omnibus.futures  omnibus.options  omnibus.peer  omnibus.sockets
-        omnibus.launch.local  omnibus.launch.ray  omnibus.launch.slurm
+        omnibus.futures  omnibus.links  omnibus.linkwatch  omnibus.options  omnibus.peer  omnibus.requests
+        omnibus.sockets  omnibus.streams
+        omnibus.launch.base  omnibus.launch.child  omnibus.launch.local  omnibus.launch.ray  omnibus.launch.slurm
     """,
     3: """
-        omnibus.aio  omnibus.bus  omnibus.embedded  omnibus.refs
+        omnibus.aio  omnibus.aiodriver  omnibus.aiostreams  omnibus.bus  omnibus.driver  omnibus.embedded
+        omnibus.face  omnibus.refs
         omnibus.brokers.actors  omnibus.brokers.clients  omnibus.brokers.dispatch  omnibus.brokers.ends
         omnibus.brokers.kinds  omnibus.brokers.lanes  omnibus.brokers.ledger  omnibus.brokers.nodes
         omnibus.brokers.peers  omnibus.brokers.placement  omnibus.brokers.pools  omnibus.brokers.state
@@ -37,7 +40,7 @@ LAYERS: dict[int, str] = {
     """,
     4: """
         omnibus.brokers.core
-        omnibus.actors.actor  omnibus.actors.mailbox  omnibus.actors.restart
+        omnibus.actors.actor  omnibus.actors.inbox  omnibus.actors.mailbox  omnibus.actors.restart
     """,
     5: """
         omnibus.executor  omnibus.prefetch  omnibus.runtime  omnibus.workflow
@@ -51,13 +54,13 @@ LAYERS: dict[int, str] = {
 """The names of each layer's modules."""
 
 PURE = _names("""
-    omnibus.options  omnibus.payload  omnibus.peer  omnibus.protocol  omnibus.values
+    omnibus.channel  omnibus.options  omnibus.payload  omnibus.peer  omnibus.protocol  omnibus.values
     omnibus.brokers.actors  omnibus.brokers.clients  omnibus.brokers.core  omnibus.brokers.dispatch
     omnibus.brokers.ends  omnibus.brokers.kinds  omnibus.brokers.lanes  omnibus.brokers.ledger
     omnibus.brokers.nodes  omnibus.brokers.peers  omnibus.brokers.placement  omnibus.brokers.pools
     omnibus.brokers.state  omnibus.brokers.status  omnibus.brokers.tasks  omnibus.brokers.topics
     omnibus.brokers.workers
-    omnibus.actors.restart
+    omnibus.actors.inbox  omnibus.actors.restart
 """)
 """The modules that decide without I/O."""
 
@@ -67,7 +70,7 @@ IMPURE = _names("""
 """What a pure module may not import."""
 
 SHELLS = _names("""
-    omnibus.aio  omnibus.bus  omnibus.sockets
+    omnibus.aio  omnibus.aiodriver  omnibus.bus  omnibus.driver  omnibus.links  omnibus.linkwatch  omnibus.sockets
     omnibus.brokers.auth  omnibus.brokers.shell
     omnibus.actors.embed  omnibus.actors.process  omnibus.actors.supervisor
 """)

@@ -1,0 +1,63 @@
+"""A 64 MB tensor through the bus over tcp to a worker, against raw pyzmq without a copy over the same hops.
+
+A mesh's tcp binds are under CURVE unless it was started ``--insecure``; each is measured beside the raw chain with the same
+protection. Encryption, by libzmq in both, is what then takes the time.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import omnibus
+from benchmarks.common import Result, interleave, run, versus
+from benchmarks.processes import alone, tcp_mesh
+from benchmarks.rawtensor import RawTensor
+from benchmarks.work import size
+
+__all__ = ["measure"]
+
+HUGE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+
+
+def _send(bus: omnibus.Bus, array: Any) -> float:
+    """Return the seconds until the worker has answered."""
+    began = time.perf_counter()
+    answer = bus.submit(size, array).result(60)
+    took = time.perf_counter() - began
+    if answer != array.nbytes:
+        raise AssertionError(f"{array.nbytes} bytes were sent, and the worker answers {answer}")
+    return took
+
+
+def measure(quick: bool) -> list[Result]:
+    """Return the bandwidth through the bus as a multiple of the raw chain's, without and with CURVE."""
+    import numpy as np
+    import zmq
+
+    rounds = 3 if quick else 15
+    array = np.arange((8 << 20) // (4 if quick else 1), dtype=np.float64)
+    array[-1] = array[0]
+    megabytes = array.nbytes / 1e6
+    public, secret = zmq.curve_keypair()
+    results = []
+    for insecure in (True, False):
+        keys = "" if insecure else f"{public.decode()} {secret.decode()}"
+        with alone() as folder, tcp_mesh(folder, insecure=insecure) as bus, RawTensor(keys) as raw, RawTensor(keys, HUGE) as huge:
+            measures = (lambda: _send(bus, array), lambda: raw.send(array), lambda: huge.send(array))  # noqa: B023
+            interleave(2, *measures)
+            taken = interleave(rounds, *measures)
+        rows = [tuple(megabytes / each for each in row) for row in taken]
+        how = "--insecure" if insecure else "under CURVE, as it ships"
+        for column, env in ((1, ""), (2, " and huge pages")):
+            claim = f"{megabytes:.0f} MB tensor to a worker over tcp, {how}"
+            pairs = [(row[0], row[column]) for row in rows]
+            bounds = {"floor": 0.8, "aim": 0.95} if column == 1 else {}
+            against = f"raw pyzmq, copy=False{'' if insecure else ', under CURVE'}{env}"
+            results.append(versus("tensor_tcp", claim, pairs, against=against, measured_in="MB/s", **bounds))
+    return results
+
+
+if __name__ == "__main__":
+    sys.exit(run({"tensor_tcp": measure}, None, "python -m benchmarks.tensor_tcp", choose=False))
