@@ -7,7 +7,7 @@ import sys
 import time
 
 import omnibus
-from benchmarks.common import Result, run, versus
+from benchmarks.common import Result, run_one, versus
 from benchmarks.processes import alone
 from benchmarks.throughput import rate
 from benchmarks.work import noop
@@ -39,8 +39,10 @@ def measure(quick: bool) -> list[Result]:
     with alone(), omnibus.connect(workers=1) as bus:
         pairs = asyncio.run(_pairs(bus, count, rounds))
     claim = "AsyncBus, the same tasks"
-    return [versus("async_throughput", claim, pairs, against="Bus", measured_in="tasks/s", floor=0.8, aim=1.0, tasks=count)]
+    return [
+        versus("async_throughput", claim, pairs, against="Bus", measured_in="tasks/s", floor=0.8, aim=1.0, tasks=count)
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(run({"async_throughput": measure}, None, "python -m benchmarks.async_throughput", choose=False))
+    sys.exit(run_one("async_throughput", measure))

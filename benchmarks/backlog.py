@@ -1,7 +1,7 @@
 """The rate of tasks with a million queued, against that with a thousand queued.
 
-Two meshes, each with one worker and a client in an interpreter of its own, run the same closed loop: take the oldest result,
-submit one more. Between the rounds a gate keeps their workers, so that the queue keeps its depth.
+Two meshes, each with one worker and a client in an interpreter of its own, run the same closed loop: take the oldest
+result, submit one more. Between the rounds a gate keeps their workers, so that the queue keeps its depth.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import omnibus
-from benchmarks.common import Result, interleave, run, versus
+from benchmarks.common import Result, interleave, run_one, versus
 from benchmarks.gates import Gate
 from benchmarks.processes import alone, script, serve
 from benchmarks.work import noop
@@ -78,7 +78,17 @@ def measure(quick: bool) -> list[Result]:
     claim = f"rate with {depth:,} tasks queued"
     against = f"rate with {SHALLOW:,} queued"
     return [
-        versus("backlog", claim, pairs, against=against, measured_in="tasks/s", floor=0.9, aim=1.0, queued=queued, tasks=count)
+        versus(
+            "backlog",
+            claim,
+            pairs,
+            against=against,
+            measured_in="tasks/s",
+            floor=0.9,
+            aim=1.0,
+            queued=queued,
+            tasks=count,
+        )
     ]
 
 
@@ -86,4 +96,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--client"]:
         client(int(sys.argv[2]))
     else:
-        sys.exit(run({"backlog": measure}, None, "python -m benchmarks.backlog", choose=False))
+        sys.exit(run_one("backlog", measure))

@@ -1,7 +1,7 @@
-"""From ``omnibus.connect()``, where no mesh runs, to the first result of a function of the script; each time in a fresh interpreter.
+"""From ``omnibus.connect()``, where no mesh runs, to the first result of a function of the script.
 
-The reference is the same with a ``ProcessPoolExecutor``, which forks. Imports count where they happen: after the clock has
-started, but for ``import omnibus`` itself, which the second figure includes.
+Each time in a fresh interpreter. The reference is the same with a ``ProcessPoolExecutor``, which forks. Imports count
+where they happen, after the clock has started, but for ``import omnibus`` itself; a detail gives the time with that.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from benchmarks.common import Result, absolute, interleave, p, run
+from benchmarks.common import Result, absolute, interleave, p, run_one
 from benchmarks.processes import alone, python
 
 __all__ = ["measure"]
@@ -71,4 +71,4 @@ def measure(quick: bool) -> list[Result]:
 
 
 if __name__ == "__main__":
-    sys.exit(run({"cold_start": measure}, None, "python -m benchmarks.cold_start", choose=False))
+    sys.exit(run_one("cold_start", measure))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Result", "absolute", "interleave", "machine", "p", "run", "show", "versus"]
+__all__ = ["Result", "absolute", "interleave", "machine", "p", "run", "run_one", "show", "versus"]
 
 Measure = Callable[[bool], "list[Result]"]
 
@@ -97,7 +97,9 @@ def absolute(
     """Return the result whose figure is the median of ``values``, the less the better."""
     ours = statistics.median(values)
     reference = statistics.median(references) if references else None
-    rounds = list(zip(values, references, strict=True)) if len(values) == len(references) else [(value,) for value in values]
+    rounds: list[tuple[float, ...]] = (
+        list(zip(values, references, strict=True)) if references else [(v,) for v in values]
+    )
     return Result(benchmark, claim, ours, unit, "less", floor, aim, unit, ours, against, reference, rounds, details)
 
 
@@ -138,30 +140,44 @@ def _processor() -> str:
         return platform.machine()
 
 
-def run(measures: dict[str, Measure], argv: Sequence[str] | None, prog: str, *, choose: bool) -> int:
-    """Run benchmarks as the command line says, and print what came of them; return the exit status.
+def run(measures: dict[str, Measure], argv: Sequence[str] | None, prog: str) -> int:
+    """Run those benchmarks that the command line names, or all, and print what came of them; return the exit status.
 
-    With ``choose`` the command line names which, all of them by default. The status says whether they ran, not whether
-    the figures reach their floors: that is in the output.
+    The status says whether they ran, not whether the figures reach their floors: that is in the output.
     """
-    parser = argparse.ArgumentParser(prog=prog, description="Measure Omnibus, each claim beside its reference.")
-    if choose:
-        parser.add_argument("names", nargs="*", metavar="NAME", help=f"one or several of: {', '.join(measures)} (default: all)")
-    parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
-    parser.add_argument("--quick", action="store_true", help="take some seconds: it shows that all works, and rough figures")
+    parser = _parser(prog)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of: {', '.join(measures)} (default: all)")
     options = parser.parse_args(argv)
-    names = (options.names if choose else None) or list(measures)
-    for name in names:
+    for name in options.names:
         if name not in measures:
             parser.error(f"no benchmark is called {name!r}; there are {', '.join(measures)}")
+    return _run({name: measures[name] for name in options.names or measures}, options)
+
+
+def run_one(name: str, measure: Measure) -> int:
+    """Run one benchmark, as the command line of its script says."""
+    return _run({name: measure}, _parser(f"python -m benchmarks.{name}").parse_args())
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog, description="Measure Omnibus, each claim beside its reference.")
+    parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
+    parser.add_argument(
+        "--quick", action="store_true", help="take some seconds: shows that all works, and rough figures"
+    )
+    return parser
+
+
+def _run(measures: dict[str, Measure], options: argparse.Namespace) -> int:
     about = machine()
     results: list[Result] = []
-    for name in names:
+    for name, measure in measures.items():
         if not options.json:
             print(f"{name} …", file=sys.stderr, flush=True)
-        results += measures[name](options.quick)
+        results += measure(options.quick)
     if options.json:
-        print(json.dumps({"machine": about, "quick": options.quick, "results": [result.as_dict() for result in results]}, indent=1))
+        found = [result.as_dict() for result in results]
+        print(json.dumps({"machine": about, "quick": options.quick, "results": found}, indent=1))
     else:
         show(results, about, quick=options.quick)
     return 0
@@ -172,7 +188,7 @@ def show(results: Sequence[Result], about: dict[str, Any], *, quick: bool) -> No
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="Omnibus, beside what it is measured against", caption=_caption(about, quick), title_justify="left")
+    table = Table(title="Omnibus, beside what it is measured against", caption=_caption(about, quick))
     for heading in ("benchmark", "claim"):
         table.add_column(heading, overflow="fold")
     for heading in ("measured", "floor", "aim", "ours", "reference"):
@@ -195,7 +211,8 @@ def show(results: Sequence[Result], about: dict[str, Any], *, quick: bool) -> No
 
 
 def _caption(about: dict[str, Any], quick: bool) -> str:
-    text = f"{about['cpus']} CPUs ({about['processor']}), Python {about['python']}, libzmq {about['libzmq']}, load {about['load_before']}"
+    text = f"{about['cpus']} CPUs ({about['processor']}), Python {about['python']}, libzmq {about['libzmq']}"
+    text += f", load {about['load_before']} before"
     return f"{text}; a quick run, so the figures are rough" if quick else text
 
 

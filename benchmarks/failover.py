@@ -1,4 +1,4 @@
-"""From SIGKILL of a worker to its task running again: on another worker, and on the restarted one where there is no other.
+"""From SIGKILL of a worker to its task running again: on another worker, or on the restarted one where it is alone.
 
 The reference is the least that any supervisor must do: a pidfd wait, and a fork of a small process.
 """
@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import omnibus
-from benchmarks.common import Result, absolute, interleave, run
+from benchmarks.common import Result, absolute, interleave, run_one
 from benchmarks.processes import alone, eventually, python
 from benchmarks.work import hold
 
@@ -50,7 +50,7 @@ print(json.dumps(sorted(times)[len(times) // 2]))
 
 
 def failover(folder: Path, workers: int) -> float:
-    """Return the milliseconds from the kill of a worker until its task runs again, in a fresh mesh of so many workers."""
+    """Return the milliseconds from a kill until the killed task runs again, in a fresh mesh of so many workers."""
     mark = folder / f"held-{os.urandom(4).hex()}"
     with omnibus.connect(workers=workers) as bus:
         idle = lambda: len(bus.status()["workers"]) == workers  # noqa: E731
@@ -94,4 +94,4 @@ def measure(quick: bool) -> list[Result]:
 
 
 if __name__ == "__main__":
-    sys.exit(run({"failover": measure}, None, "python -m benchmarks.failover", choose=False))
+    sys.exit(run_one("failover", measure))

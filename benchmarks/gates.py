@@ -15,7 +15,7 @@ __all__ = ["Gate", "held"]
 
 
 class Gate:
-    """Closed from its making on, until :meth:`open`. It stands in a lane above all others, so it closes whatever waits there."""
+    """Closed from its making on, until :meth:`open`. Its lane is above all others, so what waits goes on waiting."""
 
     def __init__(self, bus: omnibus.Bus, folder: Path) -> None:
         path = folder / f"gate-{os.urandom(4).hex()}"

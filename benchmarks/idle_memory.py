@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.common import Result, absolute, run
+from benchmarks.common import Result, absolute, run_one
 from benchmarks.processes import MiB, alone, descendants, pss, script
 
 __all__ = ["measure"]
@@ -88,4 +88,4 @@ def measure(quick: bool) -> list[Result]:
 
 
 if __name__ == "__main__":
-    sys.exit(run({"idle_memory": measure}, None, "python -m benchmarks.idle_memory", choose=False))
+    sys.exit(run_one("idle_memory", measure))

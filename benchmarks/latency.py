@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import omnibus
-from benchmarks.common import Result, interleave, p, run, versus
+from benchmarks.common import Result, interleave, p, run_one, versus
 from benchmarks.processes import alone
 from benchmarks.rawchain import RawChain
 from benchmarks.work import Echo, noop
@@ -32,7 +32,7 @@ def times(ask: Ask, count: int) -> list[float]:
 
 
 def measure(quick: bool) -> list[Result]:
-    """Return the medians of both round trips as multiples of the raw chain's, and their 99th percentiles beside them."""
+    """Return the medians of both round trips as multiples of the raw chain's, their 99th percentiles beside."""
     count, rounds = (200, 3) if quick else (1_000, 9)
     with alone(), RawChain() as raw, omnibus.connect(workers=1) as bus:
         actor = bus.spawn(Echo)
@@ -48,7 +48,9 @@ def measure(quick: bool) -> list[Result]:
     results = []
     for column, (name, floor, aim) in {0: ("ask of an actor", 1.6, 1.2), 2: ("task", None, None)}.items():
         pairs = [(p(row[column], 0.5), p(row[1], 0.5)) for row in taken]
-        tails = versus("latency", "", [(p(row[column], 0.99), p(row[1], 0.99)) for row in taken], against="", measured_in="µs")
+        tails = versus(
+            "latency", "", [(p(row[column], 0.99), p(row[1], 0.99)) for row in taken], against="", measured_in="µs"
+        )
         claim = f"one {name} at a time, p50"
         against = "raw pyzmq chain, one message at a time"
         results.append(
@@ -69,4 +71,4 @@ def measure(quick: bool) -> list[Result]:
 
 
 if __name__ == "__main__":
-    sys.exit(run({"latency": measure}, None, "python -m benchmarks.latency", choose=False))
+    sys.exit(run_one("latency", measure))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import omnibus
-from benchmarks.common import Result, absolute, run
+from benchmarks.common import Result, absolute, run_one
 from benchmarks.gates import held
 from benchmarks.processes import alone, pss, python
 from benchmarks.work import noop
@@ -56,10 +56,18 @@ def measure(quick: bool) -> list[Result]:
     claim = "broker memory per queued small task"
     return [
         absolute(
-            "memory_per_task", claim, values, unit="B", against=against, references=references, floor=700, aim=400, tasks=count
+            "memory_per_task",
+            claim,
+            values,
+            unit="B",
+            against=against,
+            references=references,
+            floor=700,
+            aim=400,
+            tasks=count,
         )
     ]
 
 
 if __name__ == "__main__":
-    sys.exit(run({"memory_per_task": measure}, None, "python -m benchmarks.memory_per_task", choose=False))
+    sys.exit(run_one("memory_per_task", measure))

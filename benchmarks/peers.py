@@ -1,7 +1,7 @@
 """The bus beside what a user would pick instead: tasks a second, and one task at a time.
 
-Each peer has one worker process and a client in an interpreter of its own. ProcessPoolExecutor and multiprocessing.Pool are
-always measured; Ray and Dask where they are installed.
+Each peer has one worker process and a client in an interpreter of its own. ProcessPoolExecutor and
+multiprocessing.Pool are always measured; Ray and Dask where they are installed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks.common import Result, interleave, p, run, versus
+from benchmarks.common import Result, interleave, p, run_one, versus
 from benchmarks.processes import Script, alone, script, serve
 from benchmarks.work import noop
 
@@ -32,7 +32,10 @@ def _omnibus() -> Iterator[tuple[Many, One]]:
     import omnibus
 
     with omnibus.connect(workers=1) as bus:
-        yield lambda count: [each.result() for each in [bus.submit(noop, n) for n in range(count)]], lambda n: bus.submit(noop, n).result()
+        yield (
+            lambda count: [each.result() for each in [bus.submit(noop, n) for n in range(count)]],
+            lambda n: bus.submit(noop, n).result(),
+        )
 
 
 @contextlib.contextmanager
@@ -40,7 +43,10 @@ def _executor() -> Iterator[tuple[Many, One]]:
     from concurrent.futures import ProcessPoolExecutor
 
     with ProcessPoolExecutor(1) as pool:
-        yield lambda count: [each.result() for each in [pool.submit(noop, n) for n in range(count)]], lambda n: pool.submit(noop, n).result()
+        yield (
+            lambda count: [each.result() for each in [pool.submit(noop, n) for n in range(count)]],
+            lambda n: pool.submit(noop, n).result(),
+        )
 
 
 @contextlib.contextmanager
@@ -58,7 +64,10 @@ def _ray() -> Iterator[tuple[Many, One]]:
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
     remote = ray.remote(noop)
     try:
-        yield lambda count: list(ray.get([remote.remote(n) for n in range(count)])), lambda n: int(ray.get(remote.remote(n)))
+        yield (
+            lambda count: list(ray.get([remote.remote(n) for n in range(count)])),
+            lambda n: int(ray.get(remote.remote(n))),
+        )
     finally:
         ray.shutdown()
 
@@ -129,7 +138,10 @@ def measure(quick: bool) -> list[Result]:
     for column, name in enumerate(there):
         if name == "omnibus":
             continue
-        for place, claim, unit, better in ((0, "tasks, each tracked", "tasks/s", "more"), (1, "one task at a time, p50", "µs", "less")):
+        for place, claim, unit, better in (
+            (0, "tasks, each tracked", "tasks/s", "more"),
+            (1, "one task at a time, p50", "µs", "less"),
+        ):
             pairs = [(row[0][place], row[column][place]) for row in taken]
             results.append(
                 versus("peers", claim, pairs, against=PEERS[name][0], measured_in=unit, better=better, skipped=skipped)
@@ -141,4 +153,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--client"]:
         client(sys.argv[2])
     else:
-        sys.exit(run({"peers": measure}, None, "python -m benchmarks.peers", choose=False))
+        sys.exit(run_one("peers", measure))

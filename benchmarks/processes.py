@@ -67,7 +67,13 @@ def tcp_mesh(folder: Path, *, insecure: bool, workers: int = 1) -> Iterator[Bus]
     key: MeshKey | None = None if insecure else new_key()
     with LocalLauncher() as launcher:
         environment = mesh_environment() | ({"OMNIBUS_KEY": key.text()} if key is not None else {})
-        command = [*interpreter(), "omnibus.brokers", "--bind", "tcp://127.0.0.1:0", *(["--insecure"] if insecure else [])]
+        command = [
+            *interpreter(),
+            "omnibus.brokers",
+            "--bind",
+            "tcp://127.0.0.1:0",
+            *(["--insecure"] if insecure else []),
+        ]
         broker = launcher.submit(command, name="broker", env=environment, ready=True)
         target = Target(launcher.wait_ready(broker, 30), key=key, insecure=insecure, source="benchmark")
         environment |= dict(target.environment())
@@ -83,8 +89,10 @@ def tcp_mesh(folder: Path, *, insecure: bool, workers: int = 1) -> Iterator[Bus]
 
 @contextlib.contextmanager
 def script(*arguments: str) -> Iterator[Script]:
-    """Run ``python`` with these arguments; it is to answer each line with a line of JSON, and to end when its input does."""
-    process = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    """Run ``python`` so; it is to answer each line with a line of JSON, and to end when its input does."""
+    process = subprocess.Popen(
+        [sys.executable, *arguments], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         yield Script(process)
     finally:
@@ -111,7 +119,9 @@ class Script:
             writer.flush()
         answer = reader.readline()
         if not answer:
-            raise RuntimeError(f"{self._process.args!r} ended with status {self._process.wait()} when it was asked {line!r}")
+            raise RuntimeError(
+                f"{self._process.args!r} ended with status {self._process.wait()} when it was asked {line!r}"
+            )
         return json.loads(answer)
 
 

@@ -1,7 +1,7 @@
 """The raw chain: the floor that every figure of the bus is set against.
 
-Three processes and plain pyzmq: a client's DEALER, a ROUTER/ROUTER loop in Python, a worker's DEALER, and back. One message a
-task, no logic, no futures. ``RawChain`` starts the two other processes, and measures from this one.
+Three processes and plain pyzmq: a client's DEALER, a ROUTER/ROUTER loop in Python, a worker's DEALER, and back. One
+message a task, no logic, no futures. ``RawChain`` starts the two other processes, and measures from this one.
 """
 
 from __future__ import annotations

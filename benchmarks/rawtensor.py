@@ -56,7 +56,7 @@ def _worker(back: str) -> None:
 
 
 class RawTensor:
-    """A context manager that runs the chain. ``keys`` are a CURVE pair or nothing; ``env`` is added to its processes' environment."""
+    """A context manager that runs the chain. ``keys`` are a CURVE pair or nothing; its processes get ``env`` too."""
 
     def __init__(self, keys: str = "", env: dict[str, str] | None = None) -> None:
         self._keys = keys
@@ -67,7 +67,9 @@ class RawTensor:
     def __enter__(self) -> RawTensor:
         try:
             front, back = self._start("broker").split()
-            self._processes.append(subprocess.Popen([sys.executable, __file__, "worker", back], env=self._env, text=True))
+            self._processes.append(
+                subprocess.Popen([sys.executable, __file__, "worker", back], env=self._env, text=True)
+            )
             self._socket = self._context.socket(zmq.DEALER)
             os.environ[_KEYS] = self._keys
             _secure(self._socket, server=False)

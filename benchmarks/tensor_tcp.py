@@ -1,7 +1,7 @@
 """A 64 MB tensor through the bus over tcp to a worker, against raw pyzmq without a copy over the same hops.
 
-A mesh's tcp binds are under CURVE unless it was started ``--insecure``; each is measured beside the raw chain with the same
-protection. Encryption, by libzmq in both, is what then takes the time.
+A mesh's tcp binds are under CURVE unless it was started ``--insecure``; each is measured beside the raw chain with
+the same protection. Encryption, by libzmq in both, is what then takes the time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 import omnibus
-from benchmarks.common import Result, interleave, run, versus
+from benchmarks.common import Result, interleave, run_one, versus
 from benchmarks.processes import alone, tcp_mesh
 from benchmarks.rawtensor import RawTensor
 from benchmarks.work import size
@@ -44,8 +44,13 @@ def measure(quick: bool) -> list[Result]:
     results = []
     for insecure in (True, False):
         keys = "" if insecure else f"{public.decode()} {secret.decode()}"
-        with alone() as folder, tcp_mesh(folder, insecure=insecure) as bus, RawTensor(keys) as raw, RawTensor(keys, HUGE) as huge:
-            measures = (lambda: _send(bus, array), lambda: raw.send(array), lambda: huge.send(array))  # noqa: B023
+        with (
+            alone() as folder,
+            tcp_mesh(folder, insecure=insecure) as bus,
+            RawTensor(keys) as raw,
+            RawTensor(keys, HUGE) as huge,
+        ):
+            measures = (lambda: _send(bus, array), lambda: raw.send(array), lambda: huge.send(array))
             interleave(2, *measures)
             taken = interleave(rounds, *measures)
         rows = [tuple(megabytes / each for each in row) for row in taken]
@@ -60,4 +65,4 @@ def measure(quick: bool) -> list[Result]:
 
 
 if __name__ == "__main__":
-    sys.exit(run({"tensor_tcp": measure}, None, "python -m benchmarks.tensor_tcp", choose=False))
+    sys.exit(run_one("tensor_tcp", measure))

@@ -10,7 +10,7 @@ import sys
 import time
 
 import omnibus
-from benchmarks.common import Result, interleave, run, versus
+from benchmarks.common import Result, interleave, run_one, versus
 from benchmarks.processes import alone
 from benchmarks.rawchain import RawChain
 from benchmarks.work import noop
@@ -40,10 +40,18 @@ def measure(quick: bool) -> list[Result]:
     against = "raw pyzmq chain, one message a task"
     return [
         versus(
-            "throughput", claim, pairs, against=against, measured_in="tasks/s", floor=2.5, aim=4.0, tasks=count, messages=messages
+            "throughput",
+            claim,
+            pairs,
+            against=against,
+            measured_in="tasks/s",
+            floor=2.5,
+            aim=4.0,
+            tasks=count,
+            messages=messages,
         )
     ]
 
 
 if __name__ == "__main__":
-    sys.exit(run({"throughput": measure}, None, "python -m benchmarks.throughput", choose=False))
+    sys.exit(run_one("throughput", measure))

@@ -29,7 +29,7 @@ def gate(path: str) -> int:
 
 
 def hold(path: str) -> tuple[int, int]:
-    """The first time: say at ``path`` which process this is, and run until it is killed. Then: return process and time."""
+    """Say at ``path`` which process this is, and run until killed; the second time, return the process and the time."""
     began = time.monotonic_ns()
     try:
         fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)

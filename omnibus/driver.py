@@ -31,7 +31,7 @@ from omnibus.sockets import Sent, descriptor, receive, send
 __all__ = ["FORKED", "Driver"]
 
 FORKED = "this bus was made before os.fork(), and a child must not use its sockets: call connect() in the child"
-_STAND_BY_MS = 5
+_STAND_BY_MS = 2
 _LINK_GRACE = 30.0
 _PATIENCE = 0.002
 
@@ -69,6 +69,7 @@ class Driver:
         self._burst = 0
         self._idle = False
         self._roused = False
+        self._kicked = False
         self._followers = 0
         self._lost: float | None = None
         self._thread = threading.Thread(target=self._background, name="omnibus-bus", daemon=True)
@@ -166,7 +167,7 @@ class Driver:
                     self._release()
             else:
                 self._kick()
-        elif not self._roused:
+        elif self._idle and not self._roused:
             self._rouse()
 
     def cancel(self, seq: int) -> None:
@@ -176,6 +177,10 @@ class Driver:
             self.submitted()
 
     def _kick(self) -> None:
+        """Have the thread that holds the lock look again; once is enough until it has."""
+        if self._kicked:
+            return
+        self._kicked = True
         with contextlib.suppress(BlockingIOError, OSError):
             os.eventfd_write(self._kick_fd, 1)
 
@@ -258,8 +263,12 @@ class Driver:
         self.lock.release()
         if self._followers:
             self.attend()
-        elif self.peer.out and not self._roused:
-            self._rouse()
+        elif self._kicked and self.lock.acquire(False):
+            self._kicked = False
+            try:
+                self._pump_out()
+            finally:
+                self.lock.release()
 
     def attend(self) -> None:
         """Have the background thread drive at once, until somebody waits again."""
@@ -306,6 +315,7 @@ class Driver:
     def _handle(self, ready: list[tuple[int, int]]) -> None:
         for fd, _ in ready:
             if fd == self._kick_fd:
+                self._kicked = False
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._kick_fd)
             elif fd == self._broker_fd:

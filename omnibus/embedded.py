@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["EmbeddedMesh", "Output", "interpreter", "mesh_environment"]
 
+_HUGE_PAGES = "glibc.malloc.hugetlb=1"
+
 
 def interpreter() -> list[str]:
     """Return how the mesh's processes are started: by this interpreter, with no working directory in its path."""
@@ -31,10 +33,16 @@ def interpreter() -> list[str]:
 
 
 def mesh_environment() -> dict[str, str]:
-    """Return what the mesh's processes must know of this one: where its modules come from."""
+    """Return what the mesh's processes must know of this one: where its modules come from, and how to allocate.
+
+    With huge pages a large frame is received twice as fast, for its memory is fresh each time and faulting it in page
+    by page is most of the work (``benchmarks/tensor_tcp.py``). It must be set before a process begins.
+    """
     package = str(Path(__file__).resolve().parent.parent)
     inherited = os.environ.get("PYTHONPATH", "")
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
     return {
+        "GLIBC_TUNABLES": tunables if "malloc.hugetlb" in tunables else f"{tunables}:{_HUGE_PAGES}".strip(":"),
         "OMNIBUS_SYS_PATH": json.dumps([os.path.abspath(entry) for entry in sys.path]),
         "PYTHONPATH": os.pathsep.join([package, inherited] if inherited else [package]),
     }

@@ -1,7 +1,8 @@
 """A user's exception as plain data, and back: what travels of one that was raised in another process.
 
-Of the exception travel its class's name, its message, its traceback as text, and its arguments where they are plain values.
-It is rebuilt without a pickle, and only from a class that is imported already: nothing is loaded by a name off the wire.
+Of the exception travel its class's name, its message, its traceback as text, and its arguments where they are
+plain values. It is rebuilt without a pickle, and only from a class that is imported already: nothing is
+loaded by a name off the wire.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ _ARGUMENTS: Final = 16 * 1024
 
 
 def encode_error(error: BaseException, *, code: bool) -> tuple[dict[str, str], bytes | None]:
-    """Return ``{"type": "module.qualname", "message": ..., "traceback": ...}`` and the arguments' body, if they are plain.
+    """Return ``type`` (``module.qualname``), ``message`` and ``traceback``, and the body of plain arguments.
 
-    Never raises, whatever the exception's own methods do. ``code`` changes nothing: an exception is never pickled.
+    Never raises, whatever the exception's own methods do. ``code`` changes nothing: an exception is never
+    pickled.
     """
     kind = type(error)
     facts = {
@@ -53,7 +55,9 @@ def _text(make: Any, limit: int) -> str:
 def _arguments(error: BaseException) -> bytes | None:
     args: Any = error.args
     if isinstance(error, OSError) and error.filename is not None:
-        args = (error.errno, error.strerror, error.filename, None, error.filename2)[: 5 if error.filename2 else 3]
+        args = (error.errno, error.strerror, error.filename, None, error.filename2)[
+            : 5 if error.filename2 else 3
+        ]
     try:
         writer = Writer(code=False)
         body = pack(writer.top(list(args), "args"))
@@ -81,7 +85,9 @@ def _make(kind: type[Exception], args: list[Any]) -> BaseException | None:
     try:
         made = kind(*args)
     except TypeError:  # its __init__ takes others than it hands on to Exception
-        if not isinstance(kind.__init__, types.FunctionType):  # one of the interpreter's own, whose state would be missing
+        if not isinstance(
+            kind.__init__, types.FunctionType
+        ):  # one of the interpreter's own, whose state would be missing
             return None
         made = kind.__new__(kind, *args)
         made.args = tuple(args)
@@ -89,7 +95,7 @@ def _make(kind: type[Exception], args: list[Any]) -> BaseException | None:
 
 
 def _imported(type_name: str) -> type[Exception] | None:
-    """Return the class of that name if it is there; looks only into namespaces, so that no module's hook runs."""
+    """Return the class of that name if it is there; looks into namespaces alone, so that no hook runs."""
     parts = type_name.split(".") if type(type_name) is str else []
     for split in range(len(parts) - 1, 0, -1):
         module = sys.modules.get(".".join(parts[:split]))

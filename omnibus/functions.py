@@ -1,8 +1,8 @@
 """Shipping functions and classes: to name them on the wire, and to load them where they are to run.
 
-A function travels by name (``package.module:function``) or as a pickle. Under a pickle an importable function is no more than
-its name too; one of ``__main__``, of a notebook, or inside another function goes by value. Both are named by a digest, so that
-a receiver which has seen it needs it only once.
+A function travels by name (``package.module:function``) or as a pickle. Under a pickle an importable function
+is no more than its name too; one of ``__main__``, of a notebook, or inside another function goes by value.
+Both are named by a digest, so that a receiver which has seen it needs it only once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHELF: Final = 1024
 
 
 class Shipped(NamedTuple):
-    """What names a function on the wire: a name to import it by, or else a pickle; and the digest of either."""
+    """What names a function on the wire: a name to import it by or else a pickle, and its digest."""
 
     name: str | None
     digest: bytes
@@ -38,22 +38,25 @@ class Shipped(NamedTuple):
 def ship(obj: Any, *, code: bool) -> Shipped:
     """Return a function, a class or another callable as it travels; ``code`` says whether a pickle may.
 
-    A string is taken for a name, ``package.module:qualified.name``, and is not looked up here. Where no pickle may travel an
-    importable function or class goes by its name.
+    A string is taken for a name, ``package.module:qualified.name``, and is not looked up here. Where no
+    pickle may travel an importable function or class goes by its name.
 
-    Raises :class:`NotPicklable`, which names the function and what in it cannot be pickled, and :class:`UsageError` for what is
-    neither a name nor callable.
+    Raises :class:`NotPicklable`, which names the function and what in it cannot be pickled, and
+    :class:`UsageError` for what is neither a name nor callable.
     """
     if isinstance(obj, str):
         return _ship_name(obj)
     if not callable(obj):
-        raise UsageError(f"expected a function, a class or a name such as 'package.module:function', not {obj!r}")
+        raise UsageError(
+            f"expected a function, a class or a name such as 'package.module:function', not {obj!r}"
+        )
     if not code:
         name = name_of(obj)
         if name is None:
             raise NotPicklable(
-                f"{_title(obj)} cannot be imported by a name, and pickles do not travel on this link: move it to the top level "
-                "of a module that the workers can import, or connect with the mesh's key"
+                f"{_title(obj)} cannot be imported by a name, and pickles do not travel on this link: "
+                "move it to the top level of a module that the workers can import, or connect with the "
+                "mesh's key"
             )
         return _ship_name(name)
     data, _ = pickling.dumps(obj, _title(obj), beside=False)
@@ -64,14 +67,20 @@ def _ship_name(name: str) -> Shipped:
     if not _NAME.fullmatch(name):
         module, _, function = name.rpartition(".")
         meant = f"; did you mean '{module}:{function}'?" if module and ":" not in name else ""
-        raise UsageError(f"{name[:200]!r} is no name of a function; expected 'package.module:function'{meant}")
+        raise UsageError(
+            f"{name[:200]!r} is no name of a function; expected 'package.module:function'{meant}"
+        )
     if name.startswith("__main__:"):
-        raise UsageError(f"{name!r} names another function in each process; submit the function itself, not its name")
-    return Shipped(name, hashlib.blake2b(name.encode(), digest_size=16, person=b"omnibus.name").digest(), None)
+        raise UsageError(
+            f"{name!r} names another function in each process; submit the function itself, not its name"
+        )
+    return Shipped(
+        name, hashlib.blake2b(name.encode(), digest_size=16, person=b"omnibus.name").digest(), None
+    )
 
 
 def name_of(obj: Any) -> str | None:
-    """Return the name by which another process can import this very object, or ``None`` where there is none."""
+    """Return the name by which another process can import this very object, or ``None``."""
     module, qualname = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(qualname, str) or module in ("__main__", "__mp_main__"):
         return None
@@ -88,21 +97,25 @@ def _title(obj: Any) -> str:
     return f"{kind} {getattr(obj, '__module__', None) or type(obj).__module__}.{name}"
 
 
-# --- load -----------------------------------------------------------------------------------------------------------
+# --- load ---
 
 
 def load(source: str | bytes, *, code: bool, allow: Sequence[str] = ()) -> Callable[..., Any]:
     """Return the function of a name or of a pickle.
 
-    A pickle is loaded only where ``code`` is true. A name is imported where ``code`` is true or its module is in one of the
-    packages of ``allow``; where ``allow`` is given it binds in either case, and then the function must be *defined* in such a
-    package, and no part of its name may start with an underscore: ``from os import system`` in a module lends it to nobody.
+    A pickle is loaded only where ``code`` is true. A name is imported where ``code`` is true or its module is
+    in one of the packages of ``allow``; where ``allow`` is given it binds in either case, and then the
+    function must be *defined* in such a package, and no part of its name may start with an underscore: ``from
+    os import system`` in a module lends it to nobody.
 
-    Raises :class:`Unauthorized`, or :class:`SetupFailed`, which says what was missing and where it was looked for.
+    Raises :class:`Unauthorized`, or :class:`SetupFailed`, which says what was missing and where it was looked
+    for.
     """
     if isinstance(source, bytes):
         if not code:
-            raise Unauthorized("a pickled function came over a link that may not carry code; send the name of a function")
+            raise Unauthorized(
+                "a pickled function came over a link that may not carry code; send the name of a function"
+            )
         found = pickling.loads(source, (), "a function")
     else:
         found = _import(source, code, tuple(allow))
@@ -115,27 +128,34 @@ def _import(name: str, code: bool, allow: tuple[str, ...]) -> Any:
     if not _NAME.fullmatch(name):
         raise SetupFailed(f"{_short(name)} is no name of a function; expected 'package.module:function'")
     module, _, qualname = name.partition(":")
-    if (allow or not code) and (not _within(module, allow) or any(part.startswith("_") for part in qualname.split("."))):
+    if (allow or not code) and (
+        not _within(module, allow) or any(part.startswith("_") for part in qualname.split("."))
+    ):
         raise Unauthorized(
-            f"function {_short(name)} may not be called by name here: allowed are public names in {list(allow) or 'no module'}"
+            f"function {_short(name)} may not be called by name here: allowed are public names in "
+            f"{list(allow) or 'no module'}"
         )
     try:
         found: Any = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # a module may raise anything, and a script may end itself
         raise SetupFailed(
-            f"function {_short(name)}: module {module!r} could not be imported: {type(error).__name__}: {error}"
-            f"{pickling.hint(error)}"
+            f"function {_short(name)}: module {module!r} could not be imported: "
+            f"{type(error).__name__}: {error}{pickling.hint(error)}"
         ) from error
     for part in qualname.split("."):
         if not hasattr(found, part):
             close = difflib.get_close_matches(part, dir(found), 1)
             meant = f"; did you mean {close[0]!r}?" if close else ""
             where = getattr(sys.modules.get(module), "__file__", None) or "no file"
-            raise SetupFailed(f"function {_short(name)}: there is no {part!r} in module {module!r} ({where}){meant}")
+            raise SetupFailed(
+                f"function {_short(name)}: there is no {part!r} in module {module!r} ({where}){meant}"
+            )
         found = getattr(found, part)
     home = getattr(found, "__module__", None)
     if (allow or not code) and not (isinstance(home, str) and _within(home, allow)):
-        raise Unauthorized(f"function {_short(name)} is defined in {home!r}, which is not within {list(allow)}")
+        raise Unauthorized(
+            f"function {_short(name)} is defined in {home!r}, which is not within {list(allow)}"
+        )
     return found
 
 
@@ -148,7 +168,7 @@ def _short(source: str | bytes) -> str:
     return text if len(text) <= 120 else text[:117] + "..."
 
 
-# --- what may be pickled once ---------------------------------------------------------------------------------------
+# --- what may be pickled once ---
 
 _IMMUTABLE: Final = (
     *(int, float, complex, str, bytes, type(None), types.ModuleType, logging.Logger),
@@ -161,10 +181,11 @@ _Watch = tuple[Any, str, Any]
 
 
 def is_stable(obj: Any) -> bool:
-    """Say whether one pickle of a callable stays right for ever, so that it may be kept by the callable's identity.
+    """Say whether one pickle of a callable stays right for ever, so that it may be kept by identity.
 
-    True of what is pickled by name, and of a function that is pickled by value if it has no closure and reads no global that
-    can be bound anew. Bound methods, partials, instances and closures have state. :class:`Shelf` keeps more than these.
+    True of what is pickled by name, and of a function that is pickled by value if it has no closure and reads
+    no global that can be bound anew. Bound methods, partials, instances and closures have state.
+    :class:`Shelf` keeps more than these.
     """
     return isinstance(obj, str) or _watched(obj) == []
 
@@ -172,9 +193,9 @@ def is_stable(obj: Any) -> bool:
 class Shelf:
     """Keeps pickles of functions, and makes a new one where the old would be out of date.
 
-    A function of ``__main__`` goes by value, with the globals that it reads. A notebook binds these anew all the time, so a kept
-    pickle is used only while each of them is the object that it was; a function that reads a mutable one (a list, an array) is
-    pickled each time.
+    A function of ``__main__`` goes by value, with the globals that it reads. A notebook binds these anew all
+    the time, so a kept pickle is used only while each of them is the object that it was; a function that
+    reads a mutable one (a list, an array) is pickled each time.
     """
 
     def __init__(self, *, code: bool) -> None:
@@ -204,7 +225,7 @@ class Shelf:
 
 
 def _watched(obj: Any) -> list[_Watch] | None:
-    """Return what must stay bound as it is for a pickle to stay right, or ``None`` where that does not suffice."""
+    """Return what must stay bound for a pickle to stay right, or ``None`` where that does not suffice."""
     watched: dict[tuple[int, str], _Watch] = {}
     kind = isinstance(obj, type | types.FunctionType | types.BuiltinFunctionType)
     return list(watched.values()) if kind and _watch(obj, watched, set()) else None
@@ -252,9 +273,11 @@ def _watch_class(obj: type, watched: dict[tuple[int, str], _Watch], seen: set[in
     space = vars(obj)
     for name, value in space.items():
         watched[id(obj), name] = space, name, value
-        # what metaclasses and decorators put there (_abc_impl, __dataclass_fields__, its __init__) is made with the class
+        # what a metaclass or decorator puts there (_abc_impl, a dataclass's __init__) is made with the class
         made = name == "_abc_impl" or (name.startswith("__") and "__dataclass_fields__" in space)
-        plain = name.startswith("__") and not isinstance(value, types.FunctionType | classmethod | staticmethod)
+        plain = name.startswith("__") and not isinstance(
+            value, types.FunctionType | classmethod | staticmethod
+        )
         if not (made or plain or _watch(value, watched, seen)):
             return False
     return all(_watch(base, watched, seen) for base in obj.__bases__)

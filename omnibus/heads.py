@@ -1,18 +1,20 @@
 """Arrow IPC heads of tensors: made from dtype and shape, read back into a :class:`Layout`; both are cached.
 
-A head is an Arrow schema message followed by the metadata message of one record batch. Head, then body, then zeros up to
-a multiple of 8 bytes is an Arrow IPC stream that every Arrow library reads (``pyarrow.ipc.open_stream``). It has one
-column, ``tensor``: one row of ``arrow.fixed_shape_tensor`` where the tensor has two dimensions or more and 1 to 2³¹-1
-elements, else one row for each element. What Arrow cannot say is in the field's metadata, all of it text:
+A head is an Arrow schema message followed by the metadata message of one record batch. Head, then body, then
+zeros up to a multiple of 8 bytes is an Arrow IPC stream that every Arrow library reads
+(``pyarrow.ipc.open_stream``). It has one column, ``tensor``: one row of ``arrow.fixed_shape_tensor`` where
+the tensor has two dimensions or more and 1 to 2³¹-1 elements, else one row for each element. What Arrow
+cannot say is in the field's metadata, all of it text:
 
 ``omnibus.dtype``
-    ``float32``, ``bool``, ``datetime64[ns]``, ``S8``, ``U3``, ``V16``, ``bfloat16``, ``float8_e5m2`` …; with ``>`` in
-    front where the sender's array was big-endian (the body never is).
+    ``float32``, ``bool``, ``datetime64[ns]``, ``S8``, ``U3``, ``V16``, ``bfloat16``, ``float8_e5m2`` …; with
+    ``>`` in front where the sender's array was big-endian (the body never is).
 ``omnibus.shape``
     the logical shape as a JSON array.
 ``omnibus.order``
-    only where the memory is dense but not in C order (Fortran order, ``channels_last``): a JSON array that gives for
-    each logical dimension its place among the dimensions of the body, which is in C order (Arrow's ``permutation``).
+    only where the memory is dense but not in C order (Fortran order, ``channels_last``): a JSON array that
+    gives for each logical dimension its place among the dimensions of the body, which is in C order (Arrow's
+    ``permutation``).
 ``omnibus.kind``
     ``numpy``, ``torch`` or ``torch.nn.Parameter``: what the receiver makes of it.
 ``omnibus.device``
@@ -20,9 +22,9 @@ elements, else one row for each element. What Arrow cannot say is in the field's
 ``omnibus.grad``
     ``1`` for a torch leaf that requires a gradient, which arrives as one.
 
-As Arrow values a bool is a uint8, a complex number two floats (a last dimension of 2), bfloat16 a uint16, a float8 a
-uint8, a ``datetime64`` or ``timedelta64`` in s, ms, us or ns a timestamp or a duration and in other units an int64, and
-``S``, ``U`` and ``V`` items are fixed-size binaries (``U`` is UCS-4, little-endian).
+As Arrow values a bool is a uint8, a complex number two floats (a last dimension of 2), bfloat16 a uint16, a
+float8 a uint8, a ``datetime64`` or ``timedelta64`` in s, ms, us or ns a timestamp or a duration and in other
+units an int64, and ``S``, ``U`` and ``V`` items are fixed-size binaries (``U`` is UCS-4, little-endian).
 """
 
 from __future__ import annotations
@@ -63,16 +65,25 @@ _TORCH: Final = {
 class Layout(NamedTuple):
     """What a head says, ready for use: how to see a body as an array, and what to make of that array."""
 
-    view: Callable[..., Any]
-    """``numpy.ndarray``, which makes an array of a shape, a dtype, a buffer and an offset."""
     storage: np.dtype[Any]
     shape: tuple[int, ...]
     """The dimensions in memory, in C order: the logical ones unless the head has an order."""
     nbytes: int
+    sizes: frozenset[int]
+    """What a body may measure: those bytes, or those padded to 8 or to 64."""
     finish: Callable[[Any], Any] | None
     """Turns the array in memory into the value; ``None`` where it is the value already."""
     writable: bool
     """Whether ``finish`` needs memory that may be written, as torch does."""
+    fresh: Callable[[bytes, int], Any]
+    """Returns a tensor with its own memory from the body that starts at an offset in ``bytes``."""
+
+    def wrong_size(self, size: int) -> ProtocolError:
+        """Return the error for a body of another size."""
+        return ProtocolError(
+            f"tensor body of {size} bytes; its head says {self.nbytes}, "
+            f"for {self.storage} of shape {self.shape}"
+        )
 
 
 @lru_cache(_CACHED)
@@ -86,8 +97,8 @@ def head(
 ) -> bytes:
     """Return the head of a tensor of this numpy or torch dtype and logical shape.
 
-    The further arguments are the facts of the module's table; an empty ``kind`` follows from the dtype. Raises
-    :class:`NotPicklable` for a dtype that does not travel.
+    The further arguments are the facts of the module's table; an empty ``kind`` follows from the dtype.
+    Raises :class:`NotPicklable` for a dtype that does not travel.
     """
     import pyarrow as pa
 
@@ -110,13 +121,18 @@ def head(
 
 
 def _batch(count: int, size: int, nested: bool) -> bytes:
-    """Return the Arrow message of a record batch whose body is one buffer of ``size`` bytes with ``count`` values.
+    """Return the Arrow message of a record batch whose body is one buffer: ``count`` values, ``size`` bytes.
 
-    pyarrow would want the body, and copy it, to say how long it is. The message is a flatbuffer of fixed form, so it is
-    written here: the offsets of its tables and vectors are constants.
+    pyarrow would want the body, and copy it, to say how long it is. The message is a flatbuffer of fixed
+    form, so it is written here: the offsets of its tables and vectors are constants.
     """
-    nodes = (1, 0, count, 0) if nested else (count, 0)  # of each level of the column: values, and nulls among them
-    buffers = (0, 0) * (len(nodes) // 2) + (0, size)  # offset and length: an absent validity bitmap a level, the data
+    nodes = (
+        (1, 0, count, 0) if nested else (count, 0)
+    )  # of each level of the column: values, and nulls among them
+    buffers = (0, 0) * (len(nodes) // 2) + (
+        0,
+        size,
+    )  # offset and length: an absent validity bitmap a level, the data
     message = struct.pack("<I6HihBxIxxxxq", 16, 12, 24, 4, 6, 8, 16, 12, 4, 3, 28, (size + 7) // 8 * 8)
     message += struct.pack("<5Hxxiqii", 10, 20, 4, 12, 16, 12, nodes[0], 12, 16 + 8 * len(nodes))
     message += struct.pack(f"<xxxxi{len(nodes)}q", len(nodes) // 2, *nodes)
@@ -139,7 +155,7 @@ def _arrow_type(name: str) -> Any:
 
 @lru_cache(_CACHED)
 def numpy_name(dtype: np.dtype[Any]) -> str:
-    """Return the name of a numpy dtype on the wire, or raise :class:`NotPicklable`, saying what to send instead."""
+    """Return the name of a numpy dtype on the wire; raises :class:`NotPicklable`, saying what to send."""
     name = dtype.str[1:] if dtype.kind in "SUV" else dtype.name
     if dtype.names or not _NUMPY_NAME.fullmatch(name):
         raise NotPicklable(f"a numpy array of dtype {dtype!r} cannot be sent as a tensor: {_advice(dtype)}")
@@ -156,10 +172,12 @@ def _advice(dtype: np.dtype[Any]) -> str:
 
 @lru_cache(_CACHED)
 def torch_storage(dtype: Any) -> tuple[str, str]:
-    """Return a torch dtype's name and that of the dtype whose memory it shares, or raise :class:`NotPicklable`."""
+    """Return a torch dtype's name, and the numpy dtype whose memory it has; raises :class:`NotPicklable`."""
     name = str(dtype).removeprefix("torch.")
     if name not in _TORCH:
-        raise NotPicklable(f"a torch tensor of dtype {dtype} cannot be sent: convert it, with .to(torch.float32) for example")
+        raise NotPicklable(
+            f"a torch tensor of dtype {dtype} cannot be sent: convert it, with .to(torch.float32) for example"
+        )
     return name, _TORCH[name]
 
 
@@ -186,7 +204,9 @@ def layout(frame: bytes) -> Layout | None:
     except (ProtocolError, UsageError):
         raise
     except Exception as error:  # JSON that is none, wrong types in it, units that numpy does not know
-        raise ProtocolError(f"tensor head makes no sense: {facts} ({type(error).__name__}: {error})") from None
+        raise ProtocolError(
+            f"tensor head makes no sense: {facts} ({type(error).__name__}: {error})"
+        ) from None
 
 
 def _layout(facts: dict[str, str]) -> Layout:
@@ -195,11 +215,15 @@ def _layout(facts: dict[str, str]) -> Layout:
     name, kind = facts["omnibus.dtype"], facts.get("omnibus.kind", "numpy")
     shape = tuple(json.loads(facts["omnibus.shape"]))
     if len(shape) > _DIMENSIONS or any(type(length) is not int or length < 0 for length in shape):
-        raise ProtocolError(f"tensor of shape {str(shape)[:80]}; expected up to {_DIMENSIONS} lengths of 0 or more")
+        raise ProtocolError(
+            f"tensor of shape {str(shape)[:80]}; expected up to {_DIMENSIONS} lengths of 0 or more"
+        )
     straight = tuple(range(len(shape)))
     order = tuple(json.loads(facts["omnibus.order"])) if "omnibus.order" in facts else straight
     if sorted(order) != list(straight):
-        raise ProtocolError(f"tensor order {str(order)[:80]} is no permutation of the {len(shape)} dimensions")
+        raise ProtocolError(
+            f"tensor order {str(order)[:80]} is no permutation of the {len(shape)} dimensions"
+        )
     places = None if order == straight else order
     finish: Callable[[Any], Any] | None
     if kind == "numpy":
@@ -209,16 +233,29 @@ def _layout(facts: dict[str, str]) -> Layout:
         storage = numpy_dtype(_TORCH[name])
         finish = _torch_finish(name, places, kind != "torch", facts.get("omnibus.grad") == "1")
     else:
-        raise ProtocolError(f"tensor of kind {kind!r} and dtype {name!r}: unknown here; is the sender a newer version?")
+        raise ProtocolError(
+            f"tensor of kind {kind!r} and dtype {name!r}: unknown here; is the sender a newer version?"
+        )
     if math.prod(length or 1 for length in shape) * storage.itemsize >= 2**63:
         raise ProtocolError(f"tensor of {name}, shape {str(shape)[:80]}: larger than any memory")
     dims = tuple(shape[order.index(place)] for place in straight)
-    return Layout(np.ndarray, storage, dims, math.prod(shape) * storage.itemsize, finish, kind != "numpy")
+    nbytes = math.prod(shape) * storage.itemsize
+    sizes = frozenset({nbytes, -(-nbytes // 8) * 8, -(-nbytes // 64) * 64})
+    ndarray = np.ndarray
+
+    def fresh(content: bytes, offset: int) -> Any:
+        if len(content) - offset not in sizes:
+            raise found.wrong_size(len(content) - offset)
+        array = ndarray(dims, storage, content, offset).copy()
+        return array if finish is None else finish(array)
+
+    found = Layout(storage, dims, nbytes, sizes, finish, kind != "numpy", fresh)
+    return found
 
 
 @lru_cache(_CACHED)
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return the numpy dtype of a name on the wire, never one of objects; raises :class:`ProtocolError` for others."""
+    """Return the numpy dtype of a name on the wire, never one of objects; raises :class:`ProtocolError`."""
     import numpy as np
 
     plain = name.removeprefix(">")
@@ -242,7 +279,9 @@ def _numpy_finish(dtype: np.dtype[Any], places: tuple[int, ...] | None) -> Calla
     return finish
 
 
-def _torch_finish(name: str, places: tuple[int, ...] | None, parameter: bool, grad: bool) -> Callable[[Any], Any]:
+def _torch_finish(
+    name: str, places: tuple[int, ...] | None, parameter: bool, grad: bool
+) -> Callable[[Any], Any]:
     try:
         import torch
     except ImportError:

@@ -1,7 +1,7 @@
 """The msgpack tree and the blobs of :mod:`omnibus.payload` → Python values: the half that receives.
 
-What comes in may be anything. Whatever a function here raises, :func:`omnibus.payload.decode` makes a :class:`ProtocolError`
-of it; none allocates by a size that was only claimed.
+What comes in may be anything. Whatever a function here raises, :func:`omnibus.payload.decode` makes a
+:class:`ProtocolError` of it; none allocates by a size that was only claimed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from omnibus.tensors import Buffer
 
 __all__ = ["READERS", "Reader"]
 
-_PAIR: Final = struct.Struct(">II")
+_unpack_pair: Final = struct.Struct(">II").unpack_from
 _DOUBLES: Final = struct.Struct(">dd")
 _ZONED: Final = re.compile(r"([^\[]+)\[([A-Za-z0-9_+/-]{1,64})\]")
+
 
 class Reader:
     """The hook that msgpack calls for each ext value, at one depth of tuples within tuples."""
@@ -54,13 +55,17 @@ class Reader:
         """Return the msgpack array, of ``count`` items, inside an ext value."""
         found = self.nested(data)
         if type(found) is not list or (count is not None and len(found) != count):
-            raise ProtocolError(f"ext value holds {str(found)[:80]}; expected an array" + (f" of {count}" if count else ""))
+            raise ProtocolError(
+                f"ext value holds {str(found)[:80]}; expected an array" + (f" of {count}" if count else "")
+            )
         return found
 
     def blob(self, index: Any) -> Buffer:
         """Return the record's blob of that number."""
         if type(index) is not int or not 0 <= index < len(self.blobs):
-            raise ProtocolError(f"value refers to blob {str(index)[:40]}, but its record has {len(self.blobs)}")
+            raise ProtocolError(
+                f"value refers to blob {str(index)[:40]}, but its record has {len(self.blobs)}"
+            )
         return self.blobs[index]
 
     def big(self, data: Any) -> Buffer:
@@ -69,19 +74,18 @@ class Reader:
 
 
 def _lift_tensor(reader: Reader, data: bytes) -> Any:
-    size, index = _PAIR.unpack_from(data)
+    size, index = _unpack_pair(data)
     if not size:
         return tensors.decode(reader.blob(index), reader.blob(index + 1))
     found = layout(data[8 : 8 + size])
-    if found is None:
-        return tensors.decode(data[8:], b"")
-    return tensors.restore(found, data, 8 + size, True)
+    return tensors.decode(data[8:], b"") if found is None else found.fresh(data, 8 + size)
 
 
 def _lift_pickle(reader: Reader, data: bytes) -> Any:
     if not reader.code:
         raise Unauthorized(
-            "a pickled value came over a link that may not carry code; send plain values, or connect with the mesh's key"
+            "a pickled value came over a link that may not carry code; send plain values, or connect with "
+            "the mesh's key"
         )
     stored, first, count = reader.items(data, 3)
     if count:
@@ -103,7 +107,7 @@ def _lift_time(reader: Reader, data: bytes) -> Any:
 
 
 def _in_zone(moment: datetime.datetime, key: str) -> datetime.datetime:
-    """Return the moment in a named zone, or as it is, with its offset from UTC, where this host does not know the zone."""
+    """Return the moment in a named zone, or with its offset from UTC where the zone is unknown here."""
     import zoneinfo
 
     try:

@@ -1,7 +1,7 @@
 """Python values → the msgpack tree and the blobs of :mod:`omnibus.payload`: the half that sends.
 
-Each type of value has one function, found in a table; a library's types enter the table when the first of their values turns
-up, by the name of their module, so that nothing is imported for them.
+Each type of value has one function, found in a table; a library's types enter the table when the first of
+their values turns up, by the name of their module, so that nothing is imported for them.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ DEPTH: Final = 100
 
 _ATOMS: Final = frozenset({float, bool, type(None)})
 _BYTES: Final = frozenset({bytes, bytearray, memoryview})
+_ExtType: Final = msgpack.ExtType
+_new_tuple: Final = tuple.__new__
 _CONTAINERS: Final = frozenset({list, dict})
 _PAIR: Final = struct.Struct(">II")
 _NUMBER: Final = struct.Struct(">I")
@@ -72,21 +74,30 @@ def pack(tree: Any) -> bytes:
     try:
         body: bytes = packer.pack(tree)
     except ValueError as error:  # a text or an array of 4 GiB
-        raise NotPicklable(f"a value is too large for one message: {error}; send it in parts, or as an array") from None
+        raise NotPicklable(
+            f"a value is too large for one message: {error}; send it in parts, or as an array"
+        ) from None
     if len(body) < BLOB:  # a packer keeps the memory of the largest tree that it packed
         IDLE.append(packer)
     return body
 
 
 def try_pack(tree: Any) -> bytes | None:
-    """Return the msgpack of a value as it is, or ``None`` where it holds what msgpack cannot pack, or what should be a blob."""
+    """Return the msgpack of a value as it is.
+
+    ``None`` where it holds what msgpack cannot pack, or what should be a blob.
+    """
     try:
         packer = IDLE.pop()
     except IndexError:
         packer = msgpack.Packer(strict_types=True, buf_size=4096)
     try:
         body: bytes = packer.pack(tree)
-    except (TypeError, ValueError, OverflowError):  # an unknown type; text or nesting; a number of more than 64 bits
+    except (
+        TypeError,
+        ValueError,
+        OverflowError,
+    ):  # an unknown type; text or nesting; a number of more than 64 bits
         return None
     if len(body) < BLOB:
         IDLE.append(packer)
@@ -95,12 +106,17 @@ def try_pack(tree: Any) -> bytes | None:
 
 
 def holds_blob(tree: Any) -> bool:
-    """Say whether a tree that msgpack can pack holds bytes that should be a blob; ten times as fast as a look at each item."""
+    """Say whether a tree that msgpack can pack holds bytes that should be a blob.
+
+    Much faster than a look at each item by itself.
+    """
     found = [tree] if type(tree) in (list, dict) else [[tree]]
     for part in found:  # which grows
         for items in (part.keys(), part.values()) if type(part) is dict else (part,):
             kinds = set(map(type, items))
-            if kinds & _BYTES and any(memoryview(item).nbytes >= BLOB for item in items if type(item) in _BYTES):
+            if kinds & _BYTES and any(
+                memoryview(item).nbytes >= BLOB for item in items if type(item) in _BYTES
+            ):
                 return True
             if kinds & _CONTAINERS:
                 found += [item for item in items if type(item) in _CONTAINERS]
@@ -126,7 +142,7 @@ class Writer:
         self.blobs: list[Buffer] = []
 
     def top(self, value: Any, path: str) -> Any:
-        """Return the tree of a whole value or argument, as one pickle where it cannot go otherwise and may."""
+        """Return the tree of a whole value or argument: one pickle where it cannot go otherwise, and may."""
         mark = len(self.blobs)
         try:
             return self.lower(value, 0)
@@ -160,7 +176,7 @@ _Handler = Callable[[Writer, Any, int], Any]
 
 def _ext(code: int, data: bytes) -> msgpack.ExtType:
     # half the price of ExtType's own constructor, whose checks of the two types are not needed here
-    return tuple.__new__(msgpack.ExtType, (code, data))
+    return _new_tuple(_ExtType, (code, data))
 
 
 def _lower_int(writer: Writer, value: int, depth: int) -> Any:
@@ -183,14 +199,16 @@ def _lower_bytes(writer: Writer, value: Any, depth: int) -> Any:
     if size < BLOB:
         return bytes(value)
     # a bytearray must not be locked against resizing, nor a view with gaps be sent
-    writer.blobs.append(bytes(value) if type(value) is bytearray or not memoryview(value).c_contiguous else value)
+    writer.blobs.append(
+        bytes(value) if type(value) is bytearray or not memoryview(value).c_contiguous else value
+    )
     return _ext(BYTES, _NUMBER.pack(len(writer.blobs) - 1))
 
 
 def _lower_list(writer: Writer, value: Any, depth: int) -> Any:
     if depth >= DEPTH:
         raise _Refused(f"it is nested more than {DEPTH} levels deep, or contains itself", final=True)
-    if _is_plain(value):
+    if len(value) > 16 and _is_plain(value):
         return value
     tree = []
     for place, item in enumerate(value):
@@ -207,7 +225,7 @@ def _is_plain(value: Any) -> bool:
     kinds = set(map(type, value)) - _ATOMS
     if kinds == {int}:
         numbers = [item for item in value if type(item) is int]
-        return -(1 << 63) <= min(numbers) and max(numbers) < 1 << 64
+        return min(numbers) >= -(1 << 63) and max(numbers) < 1 << 64
     return not kinds or (kinds == {str} and "".join(item for item in value if type(item) is str).isascii())
 
 
@@ -245,7 +263,9 @@ def _lower_time(writer: Writer, value: Any, depth: int) -> Any:
     if zone is not None and type(zone) is not datetime.timezone:
         key = getattr(zone, "key", None)
         if kind == "time" or type(zone).__name__ != "ZoneInfo" or not key:
-            raise _Refused(f"a {kind} in the time zone {zone!r}; send it in UTC, or in a zoneinfo.ZoneInfo zone")
+            raise _Refused(
+                f"a {kind} in the time zone {zone!r}; send it in UTC, or in a zoneinfo.ZoneInfo zone"
+            )
         name = f"[{key}]"
     return _ext(TIME, f"{kind} {value.isoformat()}{name}".encode())
 
@@ -308,8 +328,9 @@ def _lower_arrow(writer: Writer, value: Any, depth: int) -> Any:
 def _lower_other(writer: Writer, value: Any, depth: int) -> Any:
     kind = type(value)
     raise _Refused(
-        f"{kind.__module__}.{kind.__qualname__} is not plain data, and pickles do not travel on this link; send "
-        "numbers, text, bytes, dates, lists, tuples, sets, dicts, arrays or tensors made from it, or connect with the mesh's key"
+        f"{kind.__module__}.{kind.__qualname__} is not plain data, and pickles do not travel on this link; "
+        "send numbers, text, bytes, dates, lists, tuples, sets, dicts, arrays or tensors made from it, "
+        "or connect with the mesh's key"
     )
 
 
@@ -333,7 +354,7 @@ _LOWER: Final[dict[type, _Handler]] = {
 
 
 def _handler(kind: type) -> _Handler:
-    """Return how values of a library's type are lowered; found by the type's module, so that nothing is imported."""
+    """Return how values of a library's type are lowered, found by its module, so that nothing is imported."""
     root = kind.__module__.partition(".")[0]
     library: Any = sys.modules.get(root)
     found = _lower_other
@@ -350,5 +371,3 @@ def _handler(kind: type) -> _Handler:
     if found is not _lower_other:
         _LOWER[kind] = found  # only types of these libraries: a bounded number
     return found
-
-

@@ -1,10 +1,11 @@
 """Python values ⇄ a msgpack tree, and blobs for what is big. No I/O.
 
-nil, booleans, 64-bit integers, floats, text, bytes, lists and maps are msgpack's own; what msgpack lacks is an ext type:
+nil, booleans, 64-bit integers, floats, text, bytes, lists and maps are msgpack's own; what msgpack lacks is
+an ext type:
 
-==== ================== ==============================================================================================
+==== ================== =====================================================================================
 code value              payload; numbers are big-endian, *blob* is a number: which blob of the record, from 0
-==== ================== ==============================================================================================
+==== ================== =====================================================================================
 1    tuple              msgpack array
 2    set                msgpack array
 3    frozenset          msgpack array
@@ -12,19 +13,21 @@ code value              payload; numbers are big-endian, *blob* is a number: whi
 5    complex            two float64
 6    big bytes          uint32: blob
 7    tensor             uint32: length of the head, uint32: 0, the head, the body padded to 8 bytes;
-                        or uint32: 0, uint32: blob of the head, and the next blob is the body (see :mod:`omnibus.heads`)
+                        or uint32: 0, uint32: blob of the head, and the next blob is the body (see
+                        :mod:`omnibus.heads`)
 8    pickle             msgpack array: the pickle or its blob, first blob of its buffers, number of these
 9    date and time      text: ``date``, ``time``, ``datetime`` and ISO 8601, perhaps with ``[Zone/Name]``;
                         or ``delta`` days seconds microseconds
-10   numpy scalar       text: dtype, a space, then the value in little-endian order; ``U`` is UTF-8, ``S`` bytes
+10   numpy scalar       text: dtype; a space; the value in little-endian order, for ``U`` in UTF-8
 11   Arrow value        msgpack array: array, chunked, batch or table; the Arrow stream or its blob
 12   text               UTF-8 with lone surrogates, which msgpack's text cannot hold
 -1   time stamp         msgpack's own; read as a datetime in UTC, not written
-==== ================== ==============================================================================================
+==== ================== =====================================================================================
 
-A call is an array of its positional arguments, or the map ``{"args": [...], "kwargs": {...}}``. A ``bytearray`` or a
-``memoryview`` arrives as ``bytes``. Other values travel as pickles where both ends may ship code (``code=True``): the whole
-value or argument that holds one, so that what it shares inside stays shared. Nothing is unpickled where ``code`` is false.
+A call is an array of its positional arguments, or the map ``{"args": [...], "kwargs": {...}}``. A
+``bytearray`` or a ``memoryview`` arrives as ``bytes``. Other values travel as pickles where both ends may
+ship code (``code=True``): the whole value or argument that holds one, so that what it shares inside stays
+shared. Nothing is unpickled where ``code`` is false.
 
 A blob is the caller's own memory: it must not be written to until the message was sent.
 """
@@ -42,7 +45,16 @@ from omnibus.lifting import READERS, Reader
 from omnibus.lowering import BLOB, IDLE, INLINE, Writer, holds_blob, pack, try_pack
 from omnibus.tensors import Buffer
 
-__all__ = ["BLOB", "INLINE", "decode", "decode_call", "encode", "encode_call", "encode_error", "rebuild_cause"]
+__all__ = [
+    "BLOB",
+    "INLINE",
+    "decode",
+    "decode_call",
+    "encode",
+    "encode_call",
+    "encode_error",
+    "rebuild_cause",
+]
 
 _FAST: Final = frozenset({int, str, float, bool, type(None), list, dict})
 """Types that msgpack may well be able to pack as they are."""
@@ -53,7 +65,8 @@ _idle: Final = IDLE  # Python 3.11 compiles calls of an imported name's methods 
 def encode(value: Any, *, code: bool) -> tuple[bytes, list[Buffer]]:
     """Return the body and the blobs of one value; ``code`` says whether it may hold a pickle.
 
-    Raises :class:`NotPicklable`, which names the part that cannot be sent by its path, such as ``value['x'][2]``.
+    Raises :class:`NotPicklable`, which names the part that cannot be sent by its path, such as
+    ``value['x'][2]``.
     """
     if type(value) in _FAST:
         body = try_pack(value)
@@ -88,25 +101,31 @@ def _encode_parts(args: Sequence[Any], kwargs: dict[str, Any], code: bool) -> tu
     writer = Writer(code)
     tree: Any = [writer.top(arg, f"args[{place}]") for place, arg in enumerate(args)]
     if kwargs:
-        tree = {"args": tree, "kwargs": {name: writer.top(arg, f"kwargs[{name!r}]") for name, arg in kwargs.items()}}
+        tree = {
+            "args": tree,
+            "kwargs": {name: writer.top(arg, f"kwargs[{name!r}]") for name, arg in kwargs.items()},
+        }
     return pack(tree), writer.blobs
 
 
 def decode(body: Buffer, blobs: Sequence[Buffer], *, code: bool) -> Any:
     """Return the value of a body and its record's blobs; ``code`` says whether a pickle in it may be loaded.
 
-    Raises :class:`ProtocolError` for what is no value, :class:`Unauthorized` for a pickle that may not be loaded,
-    :class:`SetupFailed` for one that cannot, and :class:`UsageError` for a torch tensor where torch is not installed.
+    Raises :class:`ProtocolError` for what is no value, :class:`Unauthorized` for a pickle that may not be
+    loaded, :class:`SetupFailed` for one that cannot, and :class:`UsageError` for a torch tensor where torch
+    is not installed.
     """
     reader = Reader(blobs, code, 0) if blobs else READERS[code]
     try:
         return msgpack.unpackb(body, strict_map_key=False, ext_hook=reader, timestamp=3)
     except OmnibusError:
         raise
-    except Exception as error:  # msgpack's own classes, unhashable keys, numbers out of range, a MemoryError …
+    except (
+        Exception
+    ) as error:  # msgpack's own classes, unhashable keys, numbers out of range, a MemoryError …
         raise ProtocolError(
-            f"body of {len(body)} bytes is not a value ({type(error).__name__}: {str(error)[:200]}); expected one msgpack "
-            "value with the ext types of OMB/1"
+            f"body of {len(body)} bytes is not a value ({type(error).__name__}: {str(error)[:200]}); "
+            "expected one msgpack value with the ext types of OMB/1"
         ) from None
 
 
@@ -120,6 +139,6 @@ def decode_call(body: Buffer, blobs: Sequence[Buffer], *, code: bool) -> tuple[l
         if type(args) is list and type(kwargs) is dict and _TEXT.issuperset(map(type, kwargs)):
             return args, kwargs
     raise ProtocolError(
-        f"body of a call is a {type(call).__name__}; expected an array of arguments, or a map of 'args' (array) and "
-        "'kwargs' (map from text)"
+        f"body of a call is a {type(call).__name__}; expected an array of arguments, or a map of 'args' "
+        "(array) and 'kwargs' (map from text)"
     )

@@ -1,7 +1,7 @@
 """cloudpickle, with big buffers beside the pickle, and an explanation where it fails.
 
-Pickles travel only between processes that may ship code to each other; who may is decided by the callers. cloudpickle is
-imported only by the functions that need it.
+Pickles travel only between processes that may ship code to each other; who may is decided by the callers.
+cloudpickle is imported only by the functions that need it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _DEPTH: Final = 12
 
 
 def dumps(value: Any, path: str, *, beside: bool = True) -> tuple[bytes, list[memoryview]]:
-    """Return a pickle (protocol 5) and the big buffers that go beside it: the memory of arrays and tensors, not copied.
+    """Return a pickle (protocol 5) and the big buffers beside it: memory of arrays and tensors, not copied.
 
-    Where ``beside`` is false the buffers go into the pickle. Raises :class:`NotPicklable`, which names the part of ``value``
-    that cannot be pickled; ``path`` names the value.
+    Where ``beside`` is false the buffers go into the pickle. Raises :class:`NotPicklable`, which names the
+    part of ``value`` that cannot be pickled; ``path`` names the value.
     """
     try:
         return _dump(value, beside)
@@ -46,7 +46,9 @@ def loads(data: bytes, buffers: Sequence[tensors.Buffer], what: str) -> Any:
     try:
         return pickle.loads(data, buffers=[memoryview(buffer) for buffer in buffers])
     except Exception as error:  # a constructor may raise anything
-        raise SetupFailed(f"{what} could not be unpickled here: {type(error).__name__}: {error}{hint(error)}") from error
+        raise SetupFailed(
+            f"{what} could not be unpickled here: {type(error).__name__}: {error}{hint(error)}"
+        ) from error
 
 
 def hint(error: BaseException) -> str:
@@ -55,8 +57,9 @@ def hint(error: BaseException) -> str:
         root = error.name.partition(".")[0]
         places = ", ".join(repr(place) for place in sys.path[:4])
         return (
-            f"; module {error.name!r} is not on this process's sys.path ({places}, …): install it here, put its folder on "
-            f"PYTHONPATH, or call cloudpickle.register_pickle_by_value({root}) where the work is submitted"
+            f"; module {error.name!r} is not on this process's sys.path ({places}, …): "
+            f"install it here, put its folder on PYTHONPATH, or call "
+            f"cloudpickle.register_pickle_by_value({root}) where the work is submitted"
         )
     if isinstance(error, AttributeError | ImportError):
         return "; is the module that this process finds another version than the sender's?"
@@ -80,7 +83,7 @@ def _dump(value: Any, beside: bool = True) -> tuple[bytes, list[memoryview]]:
 
 @functools.cache
 def _pickler() -> Any:
-    """Return cloudpickle's pickler, taught that a plain torch tensor is a buffer (torch itself copies it thrice)."""
+    """Return cloudpickle's pickler, taught that a plain torch tensor is a buffer; torch itself copies it."""
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -94,24 +97,28 @@ def _pickler() -> Any:
 
 
 def _is_plain_tensor(value: Any) -> bool:
-    """Say whether a tensor is no more than its values: no device, gradient, view of a larger storage or attributes."""
+    """Say whether a tensor is no more than its values: no device, gradient, larger storage or attributes."""
     torch = sys.modules.get("torch")
     if torch is None or type(value) is not getattr(torch, "Tensor", None):
         return False
     if not value.is_cpu or value.layout is not torch.strided or value.is_quantized or value.is_nested:
         return False
     whole = value.untyped_storage().nbytes() == value.numel() * value.element_size()
-    return whole and value.is_contiguous() and not (value.requires_grad or value.is_conj() or value.is_neg() or vars(value))
+    return (
+        whole
+        and value.is_contiguous()
+        and not (value.requires_grad or value.is_conj() or value.is_neg() or vars(value))
+    )
 
 
 def explain(value: Any, path: str, error: BaseException) -> str:
-    """Return why ``value`` cannot be pickled: the innermost part that fails, by its path, with its type and its error."""
+    """Return why ``value`` cannot be pickled: the innermost part that fails, its path, type and error."""
     found, culprit, reason = _culprit(value, path, error, [_ATTEMPTS], frozenset(), 0)
     what = "" if found == path else f" because of {found}"
     kind = f"{type(culprit).__module__}.{type(culprit).__qualname__}".removeprefix("builtins.")
     return (
-        f"{path} cannot be sent{what}, which is a {kind} ({type(reason).__name__}: {str(reason)[:200]}); leave it out, make it "
-        "inside the task, or give its class a __reduce__"
+        f"{path} cannot be sent{what}, which is a {kind} ({type(reason).__name__}: {str(reason)[:200]}); "
+        "leave it out, make it inside the task, or give its class a __reduce__"
     )
 
 
@@ -147,7 +154,9 @@ def _children(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _children(value.args, f"{path}.args")
         yield from _children(value.keywords, f"{path}.keywords")
     elif isinstance(value, type):
-        yield from ((f"{path}.{name}", item) for name, item in vars(value).items() if not name.startswith("__"))
+        yield from (
+            (f"{path}.{name}", item) for name, item in vars(value).items() if not name.startswith("__")
+        )
     if not isinstance(value, type | types.FunctionType):
         yield from ((f"{path}.{name}", item) for name, item in _state(value).items())
 
@@ -156,7 +165,9 @@ def _state(value: Any) -> dict[str, Any]:
     """Return an instance's attributes, those in slots too."""
     try:
         slots = [name for kind in type(value).__mro__ for name in kind.__dict__.get("__slots__", ())]
-        return {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
+        return {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(
+            value, "__dict__", {}
+        )
     except Exception:  # a user's descriptors may raise anything
         return {}
 

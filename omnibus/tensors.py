@@ -1,14 +1,17 @@
 """numpy, torch and pyarrow values ⇄ frames.
 
-A tensor is two frames: an Arrow IPC *head*, which :mod:`omnibus.heads` makes and reads, and the tensor's own memory as the
-*body*. The head depends on dtype and shape alone and is cached on both sides, so on a hot path nothing is computed and
-nothing copied. A pyarrow array, table or record batch is one frame, a whole Arrow IPC stream.
+A tensor is two frames: an Arrow IPC *head*, which :mod:`omnibus.heads` makes and reads, and the tensor's own
+memory as the *body*. The head depends on dtype and shape alone and is cached on both sides, so on a hot path
+nothing is computed and nothing copied. A pyarrow array, table or record batch is one frame, a whole Arrow IPC
+stream.
 
-What arrives: a numpy array that is aligned, and either writable or plainly flagged read-only; a torch tensor on the CPU, a
-leaf that requires a gradient where the sender's was one. A tensor inside an autograd graph arrives detached: the graph cannot
-travel. Fortran order and ``channels_last`` are kept, and so is big-endian order in numpy; other strides become C order.
+What arrives: a numpy array that is aligned, and either writable or plainly flagged read-only; a torch tensor
+on the CPU, a leaf that requires a gradient where the sender's was one. A tensor inside an autograd graph
+arrives detached: the graph cannot travel. Fortran order and ``channels_last`` are kept, and so is big-endian
+order in numpy; other strides become C order.
 
-numpy, torch and pyarrow are imported only by the functions that need them, and torch only where a torch tensor turns up.
+numpy, torch and pyarrow are imported only by the functions that need them, and torch only where a torch
+tensor turns up.
 """
 
 from __future__ import annotations
@@ -34,21 +37,20 @@ __all__ = [
     "prepare",
     "prepare_numpy",
     "prepare_torch",
-    "restore",
 ]
 
 Buffer: TypeAlias = Any
 """Anything with the buffer protocol: ``bytes``, a ``memoryview``, a ``zmq.Frame``."""
 
 COPY: Final = 64 * 1024
-"""Bodies below so many bytes are copied on arrival: cheaper than to keep a frame; and then aligned and writable."""
+"""Bodies below so many bytes are copied on arrival, which is cheaper than to keep a frame."""
 
 
 def encode(value: Any) -> tuple[bytes, memoryview]:
     """Return the head and the body of a ``numpy.ndarray``, ``torch.Tensor`` or ``torch.nn.Parameter``.
 
-    The body is the tensor's own memory: do not write to it until the frames were sent. Copied first is only what is not
-    dense (a slice with gaps, a negative or zero stride), is big-endian, or is on a device.
+    The body is the tensor's own memory: do not write to it until the frames were sent. Copied first is only
+    what is not dense (a slice with gaps, a negative or zero stride), is big-endian, or is on a device.
 
     Raises :class:`NotPicklable` for what has no fixed-width dense memory, saying what to send instead.
     """
@@ -97,7 +99,11 @@ def prepare_torch(value: Any) -> tuple[bytes, np.ndarray[Any, Any]]:
     tensor = value
     if value.requires_grad or not value.is_cpu or type(value) is not torch.Tensor:
         kind = "" if type(value) is torch.Tensor else "torch.nn.Parameter"
-        facts = (kind, "" if value.is_cpu else str(value.device), "1" if value.requires_grad and value.is_leaf else "")
+        facts = (
+            kind,
+            "" if value.is_cpu else str(value.device),
+            "1" if value.requires_grad and value.is_leaf else "",
+        )
         tensor = value.detach().cpu()
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
@@ -122,54 +128,48 @@ def _no_dense_memory(value: Any) -> NotPicklable:
 def decode(frame: Buffer, content: Buffer) -> Any:
     """Return the tensor whose head is ``frame`` and whose body is ``content``.
 
-    A body of :data:`COPY` bytes or more is not copied: the tensor looks into ``content`` and keeps it alive. It is writable
-    where ``content`` is; else a numpy array is flagged read-only, and a torch tensor, which has no such flag, is a copy. It
-    is a view all the same where the object that exports the memory has an attribute ``copy_on_write`` that is true: a stray
-    write then touches a private page. What is out of alignment is copied too.
+    A body of :data:`COPY` bytes or more is not copied: the tensor looks into ``content`` and keeps it alive.
+    It is writable where ``content`` is; else a numpy array is flagged read-only, and a torch tensor, which
+    has no such flag, is a copy. It is a view all the same where the object that exports the memory has an
+    attribute ``copy_on_write`` that is true: a stray write then touches a private page. What is out of
+    alignment is copied too.
 
-    A head without ``omnibus.dtype`` is read with its body as the Arrow stream of one column that they then must be.
+    A head without ``omnibus.dtype`` is read with its body as the Arrow stream of one column that they then
+    must be.
 
-    Raises :class:`ProtocolError` where head and body do not fit, and :class:`UsageError` where torch is needed but missing.
+    Raises :class:`ProtocolError` where head and body do not fit, and :class:`UsageError` where torch is
+    needed but missing.
     """
     found = layout(frame if type(frame) is bytes else bytes(frame))
     if found is None:
         return _foreign(frame, content)
-    return restore(found, content, 0, memoryview(content).nbytes < COPY)
-
-
-def restore(found: Layout, content: Buffer, offset: int, copy: bool) -> Any:
-    """Return the tensor of a layout from the memory that starts at ``offset`` in ``content`` and goes to its end.
-
-    Raises :class:`ProtocolError` unless that is what the head says, or that padded to 8 or to 64 bytes.
-    """
-    view, storage, shape, nbytes, finish, writable = found
-    size = (len(content) if type(content) is bytes else memoryview(content).nbytes) - offset
-    if size != nbytes and size not in (-(-nbytes // 8) * 8, -(-nbytes // 64) * 64):
-        raise ProtocolError(f"tensor body of {size} bytes; its head says {nbytes}, for {storage} of shape {shape}")
+    size = memoryview(content).nbytes
+    if size not in found.sizes:
+        raise found.wrong_size(size)
     try:
-        if copy and type(content) is bytes:
-            array = view(shape, storage, content, offset).copy()
-        else:
-            array = _look(found, content, offset)
-            if copy or not array.flags.aligned:
-                array = array.copy()
-            elif writable and not array.flags.writeable:
-                array = _thaw(array, content)
-    except (BufferError, TypeError, ValueError) as error:  # too many dimensions for this numpy, memory with gaps
-        raise ProtocolError(f"tensor body cannot be seen as {storage} of shape {shape}: {error}") from None
-    return array if finish is None else finish(array)
+        array = _look(found, content)
+    except (BufferError, ValueError) as error:  # memory with gaps, too many dimensions for this numpy
+        raise ProtocolError(
+            f"tensor body cannot be seen as {found.storage} of shape {found.shape}: {error}"
+        ) from None
+    if size < COPY or not array.flags.aligned:
+        array = array.copy()
+    elif found.writable and not array.flags.writeable:
+        array = _thaw(array, content)
+    return array if found.finish is None else found.finish(array)
 
 
-def _look(found: Layout, content: Buffer, offset: int) -> Any:
+def _look(found: Layout, content: Buffer) -> Any:
     """Return an array that looks into ``content`` and holds its memory.
 
-    ``numpy.ndarray(buffer=...)`` keeps the object but not its buffer: a map could be closed, and a bytearray resized, under it.
+    ``numpy.ndarray(buffer=...)`` keeps the object but not its buffer: a map could be closed, and a bytearray
+    resized, under it.
     """
     import numpy as np
 
     if not found.nbytes:  # which frombuffer refuses
         return np.empty(found.shape, found.storage)
-    return np.frombuffer(content, found.storage, found.nbytes // found.storage.itemsize, offset).reshape(found.shape)
+    return np.frombuffer(content, found.storage, found.nbytes // found.storage.itemsize).reshape(found.shape)
 
 
 def _thaw(array: Any, content: Buffer) -> Any:
@@ -193,7 +193,9 @@ def _foreign(frame: Buffer, content: Buffer) -> Any:
     import pyarrow as pa
 
     try:
-        batch = pa.ipc.open_stream(b"".join((frame, content, bytes(-memoryview(content).nbytes % 8)))).read_next_batch()
+        batch = pa.ipc.open_stream(
+            b"".join((frame, content, bytes(-memoryview(content).nbytes % 8)))
+        ).read_next_batch()
         batch.validate(full=True)
         (column,) = batch.columns
         if isinstance(column, pa.FixedShapeTensorArray):
@@ -201,17 +203,20 @@ def _foreign(frame: Buffer, content: Buffer) -> Any:
             array = array[0] if len(array) == 1 else array
         else:
             array = column.to_numpy(zero_copy_only=False)
-    except Exception as error:  # pyarrow's own classes, a second column, a MemoryError for a size that was claimed
+    except (
+        Exception
+    ) as error:  # pyarrow's own classes, a second column, a MemoryError for a size that was claimed
         raise ProtocolError(f"tensor head and body are no Arrow stream of one column ({error})") from None
     if array.dtype.kind not in "biufMm" or column.null_count:
         raise ProtocolError(
-            f"Arrow column of {column.type} with {column.null_count} nulls is no tensor; expected numbers without nulls"
+            f"Arrow column of {column.type} with {column.null_count} nulls is no tensor; "
+            "expected numbers without nulls"
         )
     return array if array.flags.writeable else array.copy()
 
 
 def encode_arrow(value: Any) -> tuple[str, memoryview]:
-    """Return the kind of a pyarrow ``Array``, ``ChunkedArray``, ``RecordBatch`` or ``Table``, and its Arrow IPC stream.
+    """Return kind and Arrow IPC stream of an ``Array``, ``ChunkedArray``, ``RecordBatch`` or ``Table``.
 
     The stream is a copy, as Arrow writes it. Raises :class:`NotPicklable` for other values of pyarrow.
     """
@@ -226,7 +231,9 @@ def encode_arrow(value: Any) -> tuple[str, memoryview]:
     elif isinstance(value, pa.Array):
         kind, table = "array", pa.record_batch({"values": value})
     else:
-        raise NotPicklable(f"a pyarrow {type(value).__name__} cannot be sent: send an array, a record batch or a table")
+        raise NotPicklable(
+            f"a pyarrow {type(value).__name__} cannot be sent: send an array, a record batch or a table"
+        )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write(table)
@@ -243,7 +250,9 @@ def decode_arrow(kind: str, content: Buffer, *, trusted: bool) -> Any:
 
     buffer = pa.py_buffer(content)
     try:
-        with pa.ipc.open_stream(buffer if buffer.address % 8 == 0 else pa.py_buffer(bytes(content))) as reader:
+        with pa.ipc.open_stream(
+            buffer if buffer.address % 8 == 0 else pa.py_buffer(bytes(content))
+        ) as reader:
             batches = list(reader)
             table = pa.Table.from_batches(batches, reader.schema)
         table.validate(full=not trusted)
@@ -258,6 +267,6 @@ def decode_arrow(kind: str, content: Buffer, *, trusted: bool) -> Any:
     if kind == "array" and len(batches) == 1 and table.num_columns == 1:
         return batches[0].column(0)
     raise ProtocolError(
-        f"Arrow stream of {len(batches)} batches and {table.num_columns} columns is no {kind[:20]!r}; is the sender a "
-        "newer version?"
+        f"Arrow stream of {len(batches)} batches and {table.num_columns} columns is no {kind[:20]!r}; "
+        "is the sender a newer version?"
     )

@@ -177,7 +177,7 @@ def test_a_fresh_interpreter_is_the_same_to_its_supervisor(house: House) -> None
     assert told["group"] == told["pid"] == kid.pid
     assert told["secret"] == key.secret
     assert not any(key.secret in word for word in told["cmdline"]), "no secret where ps shows it"
-    assert told["cmdline"][1:4] == ["-m", "omnibus.actors", "child"]
+    assert "-m omnibus.actors child" in " ".join(told["cmdline"])
     assert told["env"]["MINE"] == "yes"
     assert told["sigint"]
     assert told["argv"] == ["omnibus-worker", "kid"]
@@ -311,7 +311,7 @@ def test_a_preload_that_makes_forking_unsafe_turns_it_off(build: Callable[..., H
     reports = [house.wait_for(Preloaded) for _ in range(2)]
     assert "started 1 threads" in reports[1].error
     told = json.loads(read_line(house.start("describe").out))
-    assert told["cmdline"][1:4] == ["-m", "omnibus.actors", "child"]
+    assert "-m omnibus.actors child" in " ".join(told["cmdline"])
 
 
 def test_children_import_from_where_the_owner_does(

@@ -84,7 +84,7 @@ def test_an_os_error_keeps_its_file() -> None:
     moved = there_and_back(OSError(18, "Cross-device", "/x", None, "/y"))
     assert isinstance(moved, OSError)
     assert (moved.filename, moved.filename2) == ("/x", "/y")
-    assert there_and_back(OSError("plain")).args == ("plain",)      # type: ignore[union-attr]
+    assert there_and_back(OSError("plain")).args == ("plain",)  # type: ignore[union-attr]
 
 
 def test_the_description_has_type_message_and_traceback() -> None:
@@ -130,9 +130,28 @@ def test_a_constructor_with_other_arguments_is_passed_by() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("os.system", "builtins.int", "builtins.SystemExit", "builtins.KeyboardInterrupt", "builtins.BaseException"),
-        *("no.such.Error", "builtins", "", "...", "builtins.ValueError.args", "builtins.ValueError.<locals>.x"),
-        *(f"{__name__}.Odd", f"{__name__}.Failing", f"{__name__}.Outer", f"{__name__}.Outer.Missing", f"{__name__}.sys.exit"),
+        *(
+            "os.system",
+            "builtins.int",
+            "builtins.SystemExit",
+            "builtins.KeyboardInterrupt",
+            "builtins.BaseException",
+        ),
+        *(
+            "no.such.Error",
+            "builtins",
+            "",
+            "...",
+            "builtins.ValueError.args",
+            "builtins.ValueError.<locals>.x",
+        ),
+        *(
+            f"{__name__}.Odd",
+            f"{__name__}.Failing",
+            f"{__name__}.Outer",
+            f"{__name__}.Outer.Missing",
+            f"{__name__}.sys.exit",
+        ),
     ],
 )
 def test_nothing_else_is_made(name: str) -> None:
@@ -145,11 +164,13 @@ def test_a_module_that_is_not_loaded_is_not_loaded() -> None:
     assert "this" not in sys.modules
 
 
-@pytest.mark.parametrize("body", [None, b"", b"\x01", b"\xc1", b"\x80", msgpack.packb([msgpack.ExtType(8, b"\x93\xc4\0\0\0")])])
+@pytest.mark.parametrize(
+    "body", [None, b"", b"\x01", b"\xc1", b"\x80", msgpack.packb([msgpack.ExtType(8, b"\x93\xc4\0\0\0")])]
+)
 def test_a_body_that_is_no_list_of_arguments_makes_nothing(body: bytes | None) -> None:
     assert rebuild_cause("builtins.ValueError", body) is None
 
 
 def test_names_of_the_wrong_type_make_nothing() -> None:
-    assert rebuild_cause(5, b"\x90") is None        # type: ignore[arg-type]
+    assert rebuild_cause(5, b"\x90") is None  # type: ignore[arg-type]
     assert rebuild_cause("builtins.UnicodeDecodeError", b"\x90") is None

@@ -1,4 +1,4 @@
-"""Functions: they arrive and run, a kept pickle is never out of date, and a name lends no more than it says."""
+"""Functions: they arrive and run, a kept pickle is never out of date, a name lends no more than it says."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[types.Mo
 
 
 def in_main(source: str, name: str) -> Any:
-    """Return what a script would define: its functions are pickled by value, with the globals that they read."""
+    """Return what a script would define: its functions are pickled with the globals that they read."""
     space: dict[str, Any] = {"__name__": "__main__"}
     exec(source, space)
     return space[name]
@@ -62,7 +62,7 @@ def stale(function: Any) -> bool:
     return shelf.ship(function) is not shelf.ship(function)
 
 
-# --- ship and load --------------------------------------------------------------------------------------------------
+# --- ship and load ---
 
 
 def test_a_function_of_main_goes_by_value() -> None:
@@ -82,7 +82,9 @@ def test_an_importable_function_goes_by_reference(module: types.ModuleType) -> N
     assert load(shipped.pickle, code=True) is module.double
 
 
-@pytest.mark.parametrize("make", [lambda: lambda x: x + 1, lambda: functools.partial(max, 1), lambda: str.upper, lambda: dict])
+@pytest.mark.parametrize(
+    "make", [lambda: lambda x: x + 1, lambda: functools.partial(max, 1), lambda: str.upper, lambda: dict]
+)
 def test_any_callable_goes(make: Callable[[], Any]) -> None:
     shipped = ship(make(), code=True)
     assert shipped.pickle is not None
@@ -112,14 +114,22 @@ def test_without_pickles_an_importable_function_goes_by_its_name(module: types.M
 
 @pytest.mark.parametrize(
     "function",
-    [lambda: 1, functools.partial(max, 1), in_main("def f(): pass", "f"), [].append, in_main("class C: pass", "C")],
+    [
+        lambda: 1,
+        functools.partial(max, 1),
+        in_main("def f(): pass", "f"),
+        [].append,
+        in_main("class C: pass", "C"),
+    ],
 )
 def test_without_pickles_other_functions_are_refused(function: Any) -> None:
     with pytest.raises(NotPicklable, match="top level of a module"):
         ship(function, code=False)
 
 
-@pytest.mark.parametrize("name", ["", "a", "a:", ":b", "a:b:c", "a b:c", "../x:y", "a:b.", "1a:b", "os.system"])
+@pytest.mark.parametrize(
+    "name", ["", "a", "a:", ":b", "a:b:c", "a b:c", "../x:y", "a:b.", "1a:b", "os.system"]
+)
 def test_a_name_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match=r"package\.module:function"):
         ship(name, code=True)
@@ -128,7 +138,7 @@ def test_a_name_that_is_none_is_refused(name: str) -> None:
 
 
 def test_a_name_with_a_dot_for_a_colon_is_guessed() -> None:
-    with pytest.raises(UsageError, match="did you mean 'os.path:join'"):
+    with pytest.raises(UsageError, match=r"did you mean 'os\.path:join'"):
         ship("os.path.join", code=True)
 
 
@@ -143,18 +153,30 @@ def test_a_name_in_main_and_what_is_no_function_are_refused() -> None:
     ("source", "where"),
     [
         ("import threading\nlock = threading.Lock()\ndef work(): return lock", "global 'lock'"),
-        ("import threading\ndef outer():\n  lock = threading.Lock()\n  return lambda: lock\nwork = outer()", "variable 'lock'"),
+        (
+            "import threading\ndef outer():\n lock = threading.Lock()\n return lambda: lock\nwork = outer()",
+            "variable 'lock'",
+        ),
         ("import threading\ndef work(lock=threading.Lock()): pass", r"__defaults__\[0\]"),
         ("import threading\ndef work(*, lock=threading.Lock()): pass", r"__kwdefaults__\['lock'\]"),
         ("import threading\nclass work:\n  lock = threading.Lock()", r"\.lock"),
         ("import threading, functools\nwork = functools.partial(max, threading.Lock())", r"args\[0\]"),
-        ("import threading, functools\nwork = functools.partial(max, key=threading.Lock())", r"keywords\['key'\]"),
-        ("import threading\nclass C:\n  def __init__(s): s.l = threading.Lock()\n  def f(s): pass\nwork = C().f", r"__self__\.l"),
         (
-            "import threading, types\nlock = threading.Lock()\ndef f(self): return len(lock)\nwork = types.MethodType(f, 5)",
-            r"__func__'s global 'lock'",
+            "import threading, functools\nwork = functools.partial(max, key=threading.Lock())",
+            r"keywords\['key'\]",
         ),
-        ("import threading\ndef work(): return inner()\ndef inner(): return lock\nlock = threading.Lock()", "global 'lock'"),
+        (
+            "import threading\nclass C:\n def __init__(s): s.l = threading.Lock()\n def f(s): 1\nwork = C().f",
+            r"__self__\.l",
+        ),
+        (
+            "import threading, types\nl = threading.Lock()\ndef f(s): return len(l)\nwork = types.MethodType(f, 5)",
+            r"__func__'s global 'l'",
+        ),
+        (
+            "import threading\ndef work(): return inner()\ndef inner(): return lock\nlock = threading.Lock()",
+            "global 'lock'",
+        ),
     ],
 )
 def test_what_cannot_be_pickled_is_named_with_its_function(source: str, where: str) -> None:
@@ -182,7 +204,7 @@ def test_the_search_for_what_cannot_be_pickled_ends() -> None:
             ship(functools.partial(max, value), code=True)
 
 
-# --- load -----------------------------------------------------------------------------------------------------------
+# --- load ---
 
 
 def test_without_code_a_pickle_is_not_loaded() -> None:
@@ -227,19 +249,26 @@ def test_a_name_beside_the_list_is_refused(module: types.ModuleType, name: str, 
 
 
 def test_a_module_that_is_not_there_says_where_it_was_looked_for() -> None:
-    with pytest.raises(SetupFailed, match=r"'no_such_module:work'.*ModuleNotFoundError.*sys\.path.*PYTHONPATH"):
+    with pytest.raises(
+        SetupFailed, match=r"'no_such_module:work'.*ModuleNotFoundError.*sys\.path.*PYTHONPATH"
+    ):
         load("no_such_module:work", code=True)
 
 
 def test_a_module_that_fails_says_why(module: types.ModuleType) -> None:
-    with pytest.raises(SetupFailed, match=r"'users_broken' could not be imported.*'no_such_module_anywhere' is not on"):
+    with pytest.raises(
+        SetupFailed, match=r"'users_broken' could not be imported.*'no_such_module_anywhere' is not on"
+    ):
         load("users_broken:work", code=True)
     with pytest.raises(SetupFailed, match=r"'users_script' could not be imported: SystemExit: 3"):
         load("users_script:work", code=True)
 
 
 def test_a_function_that_is_not_there_is_guessed(module: types.ModuleType) -> None:
-    with pytest.raises(SetupFailed, match=r"no 'duoble' in module 'users_module' \(.*users_module\.py\); did you mean 'double'"):
+    with pytest.raises(
+        SetupFailed,
+        match=r"no 'duoble' in module 'users_module' \(.*users_module\.py\); did you mean 'double'",
+    ):
         load("users_module:duoble", code=True)
     with pytest.raises(SetupFailed, match=r"no 'zzzz' in module 'builtins' \(no file\)$"):
         load("builtins:zzzz", code=True)
@@ -283,7 +312,7 @@ def test_a_function_runs_in_another_process(tmp_path: Path) -> None:
     assert load(ran.stdout, code=True)(22) == 42
 
 
-# --- what may be pickled once ---------------------------------------------------------------------------------------
+# --- what may be pickled once ---
 
 
 @pytest.mark.parametrize(
@@ -318,7 +347,9 @@ def test_stable_functions(module: types.ModuleType, make: Any) -> None:
         lambda: in_main("append = [].append\ndef f(): return append(1)", "f"),
         lambda: in_main("class C:\n  seen = []\ndef f(): return C", "f"),
         lambda: in_main("L = []\nclass C:\n  def m(self): return L\ndef f(): return C", "f"),
-        lambda: in_main("L = []\nclass B:\n  def m(self): return L\nclass C(B): pass\ndef f(): return C", "f"),
+        lambda: in_main(
+            "L = []\nclass B:\n  def m(self): return L\nclass C(B): pass\ndef f(): return C", "f"
+        ),
         lambda: in_main("L = []\nclass C:\n  @property\n  def m(self): return L\ndef f(): return C", "f"),
         lambda: in_main("L = []\nclass C:\n  @classmethod\n  def m(cls): return L\ndef f(): return C", "f"),
         lambda: type("Unhashable", (), {"__call__": lambda self: 1, "__hash__": None})(),

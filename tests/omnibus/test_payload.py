@@ -1,4 +1,4 @@
-"""Values: they survive with their types, what cannot travel is named, and nothing off the wire does worse than an error."""
+"""Values: they survive with their types, what cannot travel is named, and bad input is an error at worst."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def there_and_back(value: Any, *, code: bool = False) -> Any:
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Tell whether two values are equal and of equal types, all the way down; NaN is NaN, and zeros have signs."""
+    """Tell whether two values and their types are equal, all the way down; NaN is NaN, and zeros have signs."""
     if type(one) is not type(other):
         return False
     if isinstance(one, list | tuple):
@@ -107,10 +107,14 @@ SCALARS = (
     | st.dates()
     | st.times()
     | st.datetimes()
-    | st.datetimes(timezones=st.just(UTC) | st.sampled_from([datetime.timezone(datetime.timedelta(hours=-3.5))]))
+    | st.datetimes(
+        timezones=st.just(UTC) | st.sampled_from([datetime.timezone(datetime.timedelta(hours=-3.5))])
+    )
     | st.timedeltas()
 )
-KEYS = st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.tuples(st.text(), st.integers())
+KEYS = (
+    st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.tuples(st.text(), st.integers())
+)
 VALUES = st.recursive(
     SCALARS,
     lambda inner: (
@@ -151,8 +155,23 @@ def test_large_calls_survive(args: tuple[Any, ...], count: int) -> None:
         *(float("nan"), float("inf"), -0.0, 5e-324, complex(-0.0, float("nan"))),
         *("\ud800", "a\udfffb", {"\ud800": 1}, "é" * 100_000, b"", b"x" * (BIG - 1), b"x" * BIG),
         *((), ((),), [], {}, set(), frozenset(), {frozenset({(1, "a")}): [()]}),
-        *([1, None, 2**70], (1, 2.5, None), ("a", None), ("é", "\ud800"), ("a", 1), [[1] * 70_000, {"a": [b"x"]}], [-(2**70), 1]),
-        *([{b"y" * BIG: 1}], {1: [{"x": [b"", 1, b"z" * BIG]}]}, [1.5, None, True], [2**70], {1: {2.5: None}, None: ()}, {"a" * 70_000: (1,)}),
+        *(
+            [1, None, 2**70],
+            (1, 2.5, None),
+            ("a", None),
+            ("é", "\ud800"),
+            ("a", 1),
+            [[1] * 70_000, {"a": [b"x"]}],
+            [-(2**70), 1],
+        ),
+        *(
+            [{b"y" * BIG: 1}],
+            {1: [{"x": [b"", 1, b"z" * BIG]}]},
+            [1.5, None, True],
+            [2**70],
+            {1: {2.5: None}, None: ()},
+            {"a" * 70_000: (1,)},
+        ),
         list(range(100_000)),
         datetime.timedelta(-1, 5, 7),
         datetime.timedelta.max,
@@ -180,7 +199,9 @@ def test_a_zone_that_is_unknown_here_becomes_its_offset(monkeypatch: pytest.Monk
     assert found.tzinfo == datetime.timezone(datetime.timedelta(hours=2))
 
 
-@pytest.mark.parametrize("value", [bytearray(b"abc"), memoryview(b"abc"), bytearray(BIG), memoryview(bytes(BIG))])
+@pytest.mark.parametrize(
+    "value", [bytearray(b"abc"), memoryview(b"abc"), bytearray(BIG), memoryview(bytes(BIG))]
+)
 def test_buffers_arrive_as_bytes(value: Any) -> None:
     assert alike(there_and_back([value]), [bytes(value)])
 
@@ -192,7 +213,7 @@ def test_big_bytes_are_blobs_and_not_copied() -> None:
     assert blobs[0] is data
     changing = bytearray(BIG)
     payload.encode([changing], code=False)
-    changing.append(1)      # a view of it would make this a BufferError
+    changing.append(1)  # a view of it would make this a BufferError
     gaps = memoryview(bytes(2 * BIG))[::2]
     assert there_and_back((gaps,)) == (bytes(BIG),)
 
@@ -200,7 +221,15 @@ def test_big_bytes_are_blobs_and_not_copied() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        *(np.float32(1.5), np.float64("nan"), np.int64(-1), np.uint8(255), np.bool(True), np.complex64(1j), np.float16(2)),
+        *(
+            np.float32(1.5),
+            np.float64("nan"),
+            np.int64(-1),
+            np.uint8(255),
+            np.bool(True),
+            np.complex64(1j),
+            np.float16(2),
+        ),
         *(np.datetime64("2024-01-01"), np.timedelta64(3, "ns"), np.datetime64("NaT"), np.void(b"abc")),
         *(np.str_("h\0é\0"), np.str_(""), np.bytes_(b"a\0"), np.str_("\ud800")),
     ],
@@ -217,7 +246,11 @@ def test_numpy_scalars_survive(value: Any) -> None:
 def test_tensors_survive_inside_the_body_or_beside_it(size: int) -> None:
     torch = pytest.importorskip("torch")
     array = np.arange(size).astype("u1")
-    value = {"a": array, "b": [torch.from_numpy(array), torch.nn.Parameter(torch.ones(2))], "c": (np.asfortranarray([[1, 2]]),)}
+    value = {
+        "a": array,
+        "b": [torch.from_numpy(array), torch.nn.Parameter(torch.ones(2))],
+        "c": (np.asfortranarray([[1, 2]]),),
+    }
     body, blobs = payload.encode(value, code=False)
     assert len(blobs) == (4 if size > payload.INLINE else 0)
     found = payload.decode(body, blobs, code=False)
@@ -260,17 +293,40 @@ def test_arrow_values_survive() -> None:
     assert found[2].equals(small.to_batches()[0])
 
 
-# --- pickles --------------------------------------------------------------------------------------------------------
+# --- pickles ---
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        *(Colour.RED, Level.LOW, Box([1, (2,)]), Pair(1, 2), ValueError("x", 1), pathlib.Path("/a"), uuid.UUID(int=7)),
-        *(decimal.Decimal("1.5"), range(3), slice(1, 2), ..., collections.OrderedDict(a=1), collections.deque([1])),
-        *(np.array([1, "a"], object), np.zeros(2, "f4,i8"), np.longdouble(1), np.ma.array([1, 2]), pa.schema({"a": pa.int8()})),
+        *(
+            Colour.RED,
+            Level.LOW,
+            Box([1, (2,)]),
+            Pair(1, 2),
+            ValueError("x", 1),
+            pathlib.Path("/a"),
+            uuid.UUID(int=7),
+        ),
+        *(
+            decimal.Decimal("1.5"),
+            range(3),
+            slice(1, 2),
+            ...,
+            collections.OrderedDict(a=1),
+            collections.deque([1]),
+        ),
+        *(
+            np.array([1, "a"], object),
+            np.zeros(2, "f4,i8"),
+            np.longdouble(1),
+            np.ma.array([1, 2]),
+            pa.schema({"a": pa.int8()}),
+        ),
         *({Colour.RED: 1}, {Colour.RED}, [1, {"x": (Pair(1, 2),)}]),
-        datetime.datetime(2024, 1, 1, tzinfo=type("Zone", (datetime.tzinfo,), {"utcoffset": lambda *_: None})()),
+        datetime.datetime(
+            2024, 1, 1, tzinfo=type("Zone", (datetime.tzinfo,), {"utcoffset": lambda *_: None})()
+        ),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -297,7 +353,9 @@ def test_what_is_shared_inside_an_argument_stays_shared() -> None:
 def test_a_pickle_has_its_big_buffers_beside_it() -> None:
     torch = pytest.importorskip("torch")
     large, small = np.arange(100_000), torch.arange(5.0)
-    before = Box([large, small, torch.arange(100_000), torch.ones(4, 6)[:, ::2], torch.ones(2, requires_grad=True)])
+    before = Box(
+        [large, small, torch.arange(100_000), torch.ones(4, 6)[:, ::2], torch.ones(2, requires_grad=True)]
+    )
     body, blobs = payload.encode(before, code=True)
     assert len(body) < 10_000
     assert len(blobs) == 2
@@ -336,7 +394,7 @@ def test_a_pickle_that_cannot_be_loaded_says_what_to_do(monkeypatch: pytest.Monk
         payload.decode(body, blobs, code=True)
 
 
-# --- what cannot travel ---------------------------------------------------------------------------------------------
+# --- what cannot travel ---
 
 
 @pytest.mark.parametrize(
@@ -357,7 +415,10 @@ def test_a_value_that_needs_a_pickle_is_named(args: Any, kwargs: Any, where: str
     ("value", "where"),
     [
         (Box([1, threading.Lock()]), r"because of value\.content\[1\], which is a _thread\.lock"),
-        ([Slotted({"a": threading.Lock()})], r"because of value\[0\]\.content\['a'\], which is a _thread\.lock"),
+        (
+            [Slotted({"a": threading.Lock()})],
+            r"because of value\[0\]\.content\['a'\], which is a _thread\.lock",
+        ),
         ({"key": {threading.Lock()}}, r"because of value\['key'\]\[0\]"),
         ({Hostile(): 1}, r"because of value key <Hostile>"),
         ({threading.Lock(): 1}, r"because of value key <unlocked _thread.lock"),
@@ -382,7 +443,7 @@ def test_recursive_values_are_refused(code: bool) -> None:
     for value in (loop, tangle, deep, [tangle, {1}]):
         with pytest.raises(NotPicklable, match="levels deep, or contains itself"):
             payload.encode(value, code=code)
-    payload.encode([1], code=code)      # and the packers are fit for use
+    payload.encode([1], code=code)  # and the packers are fit for use
 
 
 def test_text_of_gigabytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,7 +502,7 @@ def test_many_threads_may_encode_at_once() -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
-# --- what comes off the wire ----------------------------------------------------------------------------------------
+# --- what comes off the wire ---
 
 
 def ext(code: int, data: bytes) -> bytes:
@@ -458,15 +519,40 @@ def nest(levels: int) -> bytes:
 @pytest.mark.parametrize(
     "body",
     [
-        *(b"", b"\xc1", b"\x92\x01", b"\x01\x02", b"\xdd\xff\xff\xff\xff", b"\xa1\xff", b"\x91" * 5000, b"\x81\x90\x01"),
+        *(
+            b"",
+            b"\xc1",
+            b"\x92\x01",
+            b"\x01\x02",
+            b"\xdd\xff\xff\xff\xff",
+            b"\xa1\xff",
+            b"\x91" * 5000,
+            b"\x81\x90\x01",
+        ),
         *(ext(99, b""), ext(0, b""), b"\xc7\x03\xff123", b"\xc7\x0c\xff" + b"\xff" * 12),
         *(ext(lowering.TUPLE, b"\x01"), ext(lowering.TUPLE, b""), ext(lowering.SET, b"\x91\x90"), nest(101)),
         *(ext(lowering.COMPLEX, b"123"), ext(lowering.BYTES, b"\0\0\0\0"), ext(lowering.TEXT, b"\xff")),
         *(ext(lowering.TENSOR, b"123"), ext(lowering.TENSOR, bytes(8)), ext(lowering.TENSOR, b"\xff" * 20)),
-        *(ext(lowering.TIME, b"delta 1 2"), ext(lowering.TIME, b"delta x y z"), ext(lowering.TIME, b"datetime 12")),
-        *(ext(lowering.TIME, b"tzinfo x"), ext(lowering.TIME, b"\xff"), ext(lowering.TIME, b"delta 9999999999 0 0")),
-        *(ext(lowering.SCALAR, b"object 12345678"), ext(lowering.SCALAR, b"float32 12345678"), ext(lowering.SCALAR, b"U \xff")),
-        *(ext(lowering.ARROW, b"\x90"), ext(lowering.ARROW, b"\x92\x01\xc4\x00"), ext(lowering.ARROW, b"\x92\xa1x\xc4\x00")),
+        *(
+            ext(lowering.TIME, b"delta 1 2"),
+            ext(lowering.TIME, b"delta x y z"),
+            ext(lowering.TIME, b"datetime 12"),
+        ),
+        *(
+            ext(lowering.TIME, b"tzinfo x"),
+            ext(lowering.TIME, b"\xff"),
+            ext(lowering.TIME, b"delta 9999999999 0 0"),
+        ),
+        *(
+            ext(lowering.SCALAR, b"object 12345678"),
+            ext(lowering.SCALAR, b"float32 12345678"),
+            ext(lowering.SCALAR, b"U \xff"),
+        ),
+        *(
+            ext(lowering.ARROW, b"\x90"),
+            ext(lowering.ARROW, b"\x92\x01\xc4\x00"),
+            ext(lowering.ARROW, b"\x92\xa1x\xc4\x00"),
+        ),
         ext(lowering.ARROW, b"\x92\xa5table\x05"),
         ext(lowering.ARROW, b"\x92\xa5table\xc3"),
     ],
@@ -532,7 +618,17 @@ def test_random_bytes_do_no_worse_than_an_error(body: bytes, blobs: list[bytes])
         return
 
 
-MIXED = [1, ("a", 2.5), {2**70, None}, np.arange(4), np.float32(1), datetime.timedelta(1), {"t": pa.array([1])}, 1j, bytes(BIG)]
+MIXED = [
+    1,
+    ("a", 2.5),
+    {2**70, None},
+    np.arange(4),
+    np.float32(1),
+    datetime.timedelta(1),
+    {"t": pa.array([1])},
+    1j,
+    bytes(BIG),
+]
 
 
 @given(st.data())

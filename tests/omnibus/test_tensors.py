@@ -1,4 +1,4 @@
-"""Tensors: every dtype, shape and stride survives, Arrow reads the frames, and memory is shared or owned as promised."""
+"""Tensors: dtypes, shapes and strides survive, Arrow reads the frames, memory is shared or owned as promised."""
 
 from __future__ import annotations
 
@@ -19,7 +19,25 @@ from omnibus.errors import NotPicklable, ProtocolError
 torch = pytest.importorskip("torch")
 
 NUMPY = [
-    *("bool", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16", "S3", "U4", "V5"),
+    *(
+        "bool",
+        "i1",
+        "u1",
+        "i2",
+        "u2",
+        "i4",
+        "u4",
+        "i8",
+        "u8",
+        "f2",
+        "f4",
+        "f8",
+        "c8",
+        "c16",
+        "S3",
+        "U4",
+        "V5",
+    ),
     *("M8[ns]", "M8[us]", "M8[ms]", "M8[s]", "M8[D]", "M8[25s]", "M8", "m8[ns]", "m8[s]", "m8[W]", "m8"),
     *(">i2", ">f4", ">c16", ">U3", ">M8[us]"),
 ]
@@ -49,7 +67,10 @@ def same(one: Any, other: Any) -> None:
     if isinstance(one, np.ndarray):
         assert one.tobytes() == other.tobytes()
     else:
-        raw = [tensor.detach().clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8) for tensor in (one, other)]
+        raw = [
+            tensor.detach().clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)
+            for tensor in (one, other)
+        ]
         assert torch.equal(*raw)
 
 
@@ -228,13 +249,13 @@ def test_a_cuda_tensor_arrives_on_the_cpu() -> None:
 )
 def test_what_has_no_dense_memory_is_refused_with_advice(make: Any, hint: str) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")     # torch calls some of these a prototype or deprecated
+        warnings.simplefilter("ignore")  # torch calls some of these a prototype or deprecated
         value = make()
     with pytest.raises(NotPicklable, match=hint):
         tensors.encode(value)
 
 
-# --- whose memory it is ---------------------------------------------------------------------------------------------
+# --- whose memory it is ---
 
 
 def test_a_large_body_is_the_senders_memory_and_the_receivers() -> None:
@@ -292,7 +313,7 @@ def test_a_torch_view_of_private_memory_is_no_copy(tmp_path: Path) -> None:
     assert array[5] == -1
     assert np.frombuffer(path.read_bytes(), "i4")[5] == 5
     del array, view
-    with pytest.raises(BufferError):        # the tensor keeps the map
+    with pytest.raises(BufferError):  # the tensor keeps the map
         segment.close()
     assert tensor[99_999] == 99_999
     del tensor
@@ -316,7 +337,7 @@ def test_any_object_with_a_buffer_will_do() -> None:
     same(tensors.decode(zmq.Frame(frame), array), array)
 
 
-# --- what does not fit ----------------------------------------------------------------------------------------------
+# --- what does not fit ---
 
 
 @pytest.mark.parametrize("size", [0, 1, 11, 13, 15, 17, 24, 63, 65, 128])
@@ -348,7 +369,7 @@ def test_a_code_point_that_is_none_is_refused() -> None:
         tensors.decode(tensors.head(np.dtype("U1"), (1,)), b"\xff\xff\xff\x7f")
 
 
-# --- other libraries' streams ---------------------------------------------------------------------------------------
+# --- other libraries' streams ---
 
 
 def stream(batch: Any, cut: int = 0) -> tuple[bytes, bytes]:
@@ -369,12 +390,18 @@ def test_a_column_of_another_library_is_an_array(cut: int) -> None:
 @pytest.mark.parametrize(("rows", "shape"), [(1, (2, 3)), (4, (4, 2, 3))])
 def test_a_tensor_column_of_another_library_is_an_array(rows: int, shape: tuple[int, ...]) -> None:
     values = np.arange(rows * 6.0).reshape(rows, 2, 3)
-    found = tensors.decode(*stream(pa.record_batch({"x": pa.FixedShapeTensorArray.from_numpy_ndarray(values)})))
+    found = tensors.decode(
+        *stream(pa.record_batch({"x": pa.FixedShapeTensorArray.from_numpy_ndarray(values)}))
+    )
     assert np.array_equal(found, values.reshape(shape))
 
 
 def test_bits_of_another_library_become_booleans() -> None:
-    assert tensors.decode(*stream(pa.record_batch({"x": [True, False, True]}))).tolist() == [True, False, True]
+    assert tensors.decode(*stream(pa.record_batch({"x": [True, False, True]}))).tolist() == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_a_long_head_of_another_library_is_read_too() -> None:
@@ -420,7 +447,7 @@ def test_a_damaged_head_never_does_worse_than_an_error(data: st.DataObject) -> N
     assert found.nbytes <= 24
 
 
-# --- pyarrow's own values -------------------------------------------------------------------------------------------
+# --- pyarrow's own values ---
 
 TABLE = pa.table({"a": [1, 2, 3], "b": ["x", None, "z"]}, metadata={"kept": "yes"})
 
@@ -484,7 +511,9 @@ def test_a_stream_of_another_form_than_its_kind_is_refused(kind: str) -> None:
 
 def test_offsets_that_point_outside_are_refused() -> None:
     kind, content = tensors.encode_arrow(pa.array(["abcdefgh", "ijklmnop"]))
-    damaged = bytes(content).replace(np.array([0, 8, 16], "i4").tobytes(), np.array([0, 8, 1 << 30], "i4").tobytes())
+    damaged = bytes(content).replace(
+        np.array([0, 8, 16], "i4").tobytes(), np.array([0, 8, 1 << 30], "i4").tobytes()
+    )
     assert damaged != bytes(content)
     with pytest.raises(ProtocolError, match="Arrow stream"):
         tensors.decode_arrow(kind, damaged, trusted=False)
