@@ -155,12 +155,12 @@ def _set_loaded_libraries(config: ChildConfig) -> None:
 
     They read the environment when they were loaded. Python's own ``random`` seeds itself anew after a fork.
     """
-    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    torch, numpy_random = sys.modules.get("torch"), sys.modules.get("numpy.random")
     if torch is not None:
         torch.set_num_threads(max(1, int(config.cpus)))
-        torch.seed()
-    if numpy is not None:
-        numpy.random.seed()
+        torch.default_generator.seed()  # CUDA seeds its own when it begins
+    if numpy_random is not None:
+        numpy_random.seed()
 
 
 def run(config: ChildConfig) -> int:

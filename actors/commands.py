@@ -20,8 +20,8 @@ class NodeSpec:
     """What a node is: where it belongs, what it has, what it starts by itself.
 
     ``hello`` is the head of its HELLO. ``workers`` base workers of one CPU each are kept alive under ``policy``.
-    ``grace`` is how long a child may take to stop. After ``broker_grace`` seconds without a broker the node stops.
-    ``entry`` is its children's main.
+    ``grace`` is how long a child may take to stop. Without a broker the node stops after ``connect_grace`` seconds at
+    its start, and after ``broker_grace`` later. ``entry`` is its children's main.
     """
 
     session: bytes
@@ -31,6 +31,7 @@ class NodeSpec:
     credits: int = 1024
     code: bool = False
     grace: float = 5.0
+    connect_grace: float = 30.0
     broker_grace: float = 30.0
     policy: RestartPolicy = field(default_factory=lambda: RestartPolicy(most=None, window=60.0, base=0.1, cap=10.0))
     entry: str = CHILD_MAIN

@@ -1,7 +1,7 @@
 """A worker's or an actor's side of OMB/1 as a state machine: records in, work to do, answers out. No I/O.
 
-The shell gives every message to :meth:`Inbox.receive`, takes work from ``queue`` in order, answers through :meth:`Inbox.answer` and its
-kin, and sends what :meth:`Inbox.take` returns.
+The shell gives every message to :meth:`Inbox.receive`, takes work from ``queue`` in order, answers through
+:meth:`Inbox.answer` and its kin, and sends what :meth:`Inbox.take` returns.
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from omnibus.protocol import BATCH, INLINE, Blob, Record, Verb, decode, encode
+from omnibus.protocol import INLINE, Blob, Record, Verb, decode, messages
 
 __all__ = ["Inbox", "Job", "Work"]
 
 _DONE = int(Verb.DONE)
 _RUN = int(Verb.RUN)
+_NO_ARGUMENTS = b"\x90"
+_WISHES = 256
+"""Cancelled attempts to remember; of those that ended meanwhile nobody asks again."""
 
 
 class Work:
     """A kind of work as its worker knows it: what to run, whose it is, and what a call costs.
 
-    ``call`` is loaded by the shell on first use; ``broken`` is why that failed. ``cost`` is a running mean in nanoseconds, ``told`` what
-    the broker was told last.
+    ``call`` is loaded by the shell on first use; ``broken`` is why that failed. ``cost`` is a running mean in
+    nanoseconds, ``told`` what the broker was told last.
     """
 
     __slots__ = ("broken", "call", "code", "cost", "head", "number", "stream", "timeout", "told")
@@ -46,7 +49,7 @@ class Job(NamedTuple):
     work: Work
     seq: int
     attempt: int
-    body: bytes | None
+    body: bytes
     blobs: Sequence[Blob]
     setup: bool = False
 
@@ -85,6 +88,8 @@ class Inbox:
                 at += count
             if verb == _RUN:
                 number, seq, attempt = head
+                if body is None:
+                    body, blobs = _unfold(blobs)
                 self.queue.append(Job(about, self.works[number], seq, attempt, body, blobs))
             else:
                 handler = _HANDLERS.get(verb)
@@ -122,6 +127,8 @@ class Inbox:
     def on_spawn(self, aid: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
         """Queue the making of the actor."""
         work = self.works.get(0) or Work(0, head, None)
+        if body is None:
+            body, blobs = _unfold(blobs)
         self.queue.append(Job(aid, work, 0, 1, body, blobs, setup=True))
 
     def on_cancel(self, aid: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
@@ -132,6 +139,8 @@ class Inbox:
                 self.fail(aid, {"error": "Revoked", "message": "it had not begun"}, None)
                 return
         self.cancelled.add(aid)
+        if len(self.cancelled) > _WISHES:  # attempts are numbered upwards: the lowest ended long ago
+            self.cancelled.discard(min(self.cancelled))
 
     def on_credit(self, aid: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
         """Let a stream send more."""
@@ -165,7 +174,7 @@ class Inbox:
 
     def fail(self, aid: int, head: dict[str, Any], body: bytes | None) -> None:
         """Queue how an attempt failed."""
-        self.records.append([Verb.FAIL, aid, head, body, 0])
+        self.records.append([Verb.FAIL, aid, {key: _text(value) for key, value in head.items()}, body, 0])
 
     def timed(self, work: Work) -> None:
         """Tell the broker what a call costs where that changed by half or more since it was told last."""
@@ -179,15 +188,19 @@ class Inbox:
         if not records:
             return []
         self.records, self.blobs = [], []
-        if len(records) <= BATCH:
-            return [encode(records, blobs)]
-        messages, at = [], 0
-        for start in range(0, len(records), BATCH):
-            batch = records[start : start + BATCH]
-            count = sum(record[4] for record in batch)
-            messages.append(encode(batch, blobs[at : at + count]))
-            at += count
-        return messages
+        return messages(records, blobs)
+
+
+def _unfold(blobs: Sequence[Blob]) -> tuple[bytes, Sequence[Blob]]:
+    """Return the body that travelled as the first blob, and the other blobs; no body at all is a call of nothing."""
+    return (bytes(blobs[0]), blobs[1:]) if blobs else (_NO_ARGUMENTS, ())
+
+
+def _text(value: Any) -> Any:
+    """Return what msgpack can carry of a text: the message of a user's error may hold lone surrogates."""
+    if isinstance(value, str) and not value.isascii():
+        return value.encode("utf-8", "backslashreplace").decode()
+    return value
 
 
 _Handler = Callable[[Inbox, int, Any, "bytes | None", Sequence[Blob]], None]

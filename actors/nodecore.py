@@ -61,7 +61,7 @@ class NodeCore:
         self._records: list[Record] = []
         self._commands: list[Command] = []
         self._deaths: deque[tuple[float, Record]] = deque(maxlen=_RECENT)
-        self._heard = self._greeted = 0.0
+        self._heard = self._greeted = self._patience = 0.0
         self._linked = True
         self._finished = False
         self._status = 0
@@ -94,7 +94,7 @@ class NodeCore:
     def start(self, now: float) -> None:
         """Say HELLO, and begin the base workers without waiting for the answer."""
         self._greet(now)
-        self._timers.set(("broker", _NODE, 0), now + self.spec.broker_grace)
+        self._await_broker(now + self.spec.connect_grace, now)
         for number in range(self.spec.workers):
             restarts = Restarts(self.spec.policy, self._jitter)
             want = Want(f"worker-{number}", "worker", credits=self.spec.credits, restarts=restarts)
@@ -107,13 +107,17 @@ class NodeCore:
         self._timers.clear(("hello", _NODE, 0))
         self._say([Verb.HELLO, 0, dict(self.spec.hello), None, 0])
 
+    def _await_broker(self, until: float, now: float) -> None:
+        self._patience = until - now
+        self._timers.set(("broker", _NODE, 0), until)
+
     def on_link(self, up: bool, now: float) -> None:
         """Learn that the link to the broker broke, or is there again: then a new session begins on it."""
         if up and not self._linked and not self.stopping:
             self._greet(now)
         if not up and self._linked:
             self.welcomed = False
-            self._timers.set(("broker", _NODE, 0), now + self.spec.broker_grace)
+            self._await_broker(now + self.spec.broker_grace, now)
         self._linked = up
 
     def on_record(self, record: Record, now: float) -> None:
@@ -154,8 +158,8 @@ class NodeCore:
         """Answer."""
         self._say([Verb.PONG, about, None, None, 0])
 
-    def on_pong(self, about: int, head: Any, now: float) -> None:
-        """Nothing to do: that it came is all."""
+    def on_nothing(self, about: int, head: Any, now: float) -> None:
+        """Do nothing: that it came is all."""
 
     # ------------------------------------------------------------------ the broker's orders
 
@@ -220,21 +224,10 @@ class NodeCore:
         self.children.add(child)
         spec = self.spec
         config = ChildConfig(
-            name=want.name,
-            role=want.role,
-            session=child.session,
-            node=spec.session,
-            target=spec.target,
-            credits=want.credits,
-            incarnation=child.incarnation,
-            command=want.command,
-            cpus=want.cpus,
-            devices=want.devices,
-            env=want.env,
-            entry=spec.entry,
-            code=spec.code,
-            fresh=want.fresh,
-        )
+            want.name, want.role, child.session, spec.session, spec.target, credits=want.credits,
+            incarnation=child.incarnation, command=want.command, cpus=want.cpus, devices=want.devices, env=want.env,
+            entry=spec.entry, code=spec.code, fresh=want.fresh,
+        )  # fmt: skip
         self._commands.append(Fork(config, child.page))
 
     def on_started(self, session: bytes, pid: int, now: float) -> None:
@@ -344,7 +337,7 @@ class NodeCore:
                 self._attempts.on_ladder(child, aid, now)
 
     def _give_up(self, now: float) -> None:
-        where, waited = self.spec.target.address, self.spec.broker_grace
+        where, waited = self.spec.target.address, self._patience
         self.stop(f"no broker has answered at {where} for {waited:g} s: is it running there?", now, status=1)
 
     def stop(self, why: str, now: float, *, grace: float | None = None, status: int = 0) -> None:
@@ -397,7 +390,8 @@ _HANDLERS: Final[dict[int, _Handler]] = {
     Verb.WELCOME: NodeCore.on_welcome,
     Verb.ERROR: NodeCore.on_error,
     Verb.PING: NodeCore.on_ping,
-    Verb.PONG: NodeCore.on_pong,
+    Verb.PONG: NodeCore.on_nothing,
+    Verb.ACK: NodeCore.on_nothing,
     Verb.START: NodeCore.on_start,
     Verb.HALT: NodeCore.on_halt,
     Verb.WATCH: NodeCore.on_watch,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -80,6 +81,8 @@ class Nursery:
         reader, writer = os.pipe2(os.O_CLOEXEC)
         sys.stdout.flush()
         sys.stderr.flush()
+        gc.collect()
+        gc.freeze()  # a collector that looked at what is shared would write to it, and it would be shared no more
         pid = os.fork()
         if pid == 0:
             serve(theirs, reader, preload=list(preload))

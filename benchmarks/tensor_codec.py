@@ -1,31 +1,32 @@
-"""What it costs to encode and decode a tensor: Omnibus beside pickle and Arrow's own IPC, in one run.
+"""What it costs to encode and decode a tensor, against pickle and Arrow's own IPC, without a mesh.
 
-    python benchmarks/tensor_codec.py [--json] [--rounds N]
-
-For each way: the median time in µs of one encode and one decode of a 1 KB tensor whose dtype and shape were
-seen before, the same for 64 MB, and how many bytes are allocated on the way with 64 MB, which are the bytes
-copied. It prints a table, then the same as one line of JSON; with ``--json`` the JSON alone.
+The small tensor has 1 KB, and its dtype and shape were seen before; the large one has 64 MB, and must not be
+copied.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import pickle
-import statistics
 import sys
 import time
 import tracemalloc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-import pyarrow as pa
-
+from benchmarks.common import Result, absolute, interleave, run_one
 from omnibus import payload
 
+__all__ = ["measure"]
+
 KB, MB = 1024, 1024 * 1024
-Way = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+
+
+class Way(NamedTuple):
+    """One way to turn a tensor into frames and back."""
+
+    name: str
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
 
 
 def omnibus_encode(value: Any) -> Any:
@@ -34,6 +35,10 @@ def omnibus_encode(value: Any) -> Any:
 
 def omnibus_decode(frames: Any) -> Any:
     return payload.decode(*frames, code=False)
+
+
+def pickle_encode(value: Any) -> Any:
+    return pickle.dumps(value, protocol=5)
 
 
 def beside_encode(value: Any) -> Any:
@@ -45,17 +50,23 @@ def beside_decode(frames: Any) -> Any:
     return pickle.loads(frames[0], buffers=frames[1])
 
 
-def arrow_encode(value: Any) -> Any:
+def tensor_message_encode(value: Any) -> Any:
+    import pyarrow as pa
+
     sink = pa.BufferOutputStream()
     pa.ipc.write_tensor(pa.Tensor.from_numpy(value), sink)
     return sink.getvalue()
 
 
-def arrow_decode(frame: Any) -> Any:
+def tensor_message_decode(frame: Any) -> Any:
+    import pyarrow as pa
+
     return pa.ipc.read_tensor(pa.BufferReader(frame)).to_numpy()
 
 
-def batch_encode(value: Any) -> Any:
+def record_batch_encode(value: Any) -> Any:
+    import pyarrow as pa
+
     column = pa.FixedShapeTensorArray.from_numpy_ndarray(value.reshape(1, *value.shape))
     batch = pa.record_batch({"tensor": column})
     sink = pa.BufferOutputStream()
@@ -64,101 +75,101 @@ def batch_encode(value: Any) -> Any:
     return sink.getvalue()
 
 
-def batch_decode(frame: Any) -> Any:
+def record_batch_decode(frame: Any) -> Any:
+    import pyarrow as pa
+
     return pa.ipc.open_stream(frame).read_next_batch().column(0).to_numpy_ndarray()[0]
 
 
-WAYS: dict[str, Way] = {
-    "omnibus": (omnibus_encode, omnibus_decode),
-    "pickle 5": (lambda value: pickle.dumps(value, protocol=5), pickle.loads),
-    "pickle 5, buffers beside": (beside_encode, beside_decode),
-    "arrow tensor message": (arrow_encode, arrow_decode),
-    "arrow record batch": (batch_encode, batch_decode),
-}
-OF_TORCH = ("omnibus", "pickle 5")
+OMNIBUS = Way("omnibus", omnibus_encode, omnibus_decode)
+PICKLE = Way("pickle, protocol 5", pickle_encode, pickle.loads)
+OTHERS = [
+    PICKLE,
+    Way("pickle, protocol 5, buffers beside", beside_encode, beside_decode),
+    Way("Arrow tensor message", tensor_message_encode, tensor_message_decode),
+    Way("Arrow record batch", record_batch_encode, record_batch_decode),
+]
 
 
-def median_us(way: Way, value: Any, rounds: int, inner: int) -> float:
-    """Return the median over ``rounds`` of the mean time in µs of ``inner`` encodes and decodes."""
-    encode, decode = way
-    decode(encode(value))
-    samples = []
-    for _ in range(rounds):
-        start = time.perf_counter_ns()
-        for _ in range(inner):
-            decode(encode(value))
-        samples.append((time.perf_counter_ns() - start) / inner / 1000)
-    return statistics.median(samples)
+def microseconds(way: Way, value: Any, times: int) -> float:
+    """Return the mean time of one encode and one decode."""
+    way.decode(way.encode(value))
+    began = time.perf_counter_ns()
+    for _ in range(times):
+        way.decode(way.encode(value))
+    return (time.perf_counter_ns() - began) / times / 1_000
 
 
-def bytes_copied(way: Way, value: Any) -> int:
+def allocated(way: Way, value: Any) -> float:
     """Return the bytes that Python, numpy and Arrow allocate from a value to its copy at the receiver."""
-    encode, decode = way
-    decode(encode(value))
+    import pyarrow as pa
+
+    way.decode(way.encode(value))
     arrow = pa.total_allocated_bytes()
     tracemalloc.start()
     try:
-        frames = encode(value)
-        received = decode(frames)
-        allocated = tracemalloc.get_traced_memory()[1] + pa.total_allocated_bytes() - arrow
-        assert received.shape == value.shape
+        frames = way.encode(value)
+        received = way.decode(frames)
+        peak = tracemalloc.get_traced_memory()[1] + pa.total_allocated_bytes() - arrow
     finally:
         tracemalloc.stop()
-    return allocated
+    if received.shape != value.shape:
+        raise AssertionError("a tensor came back in another shape")
+    return float(peak)
 
 
-def tensors() -> dict[str, tuple[Any, Any]]:
-    """Return a small and a large tensor of each library that is here."""
-    small, large = np.random.default_rng(0).random((16, 16), "f4"), np.ones((4096, 4096), "f4")
-    found: dict[str, tuple[Any, Any]] = {"numpy": (small, large)}
+def measure(quick: bool) -> list[Result]:
+    """Return times for small and large tensors, and how many bytes of a large one are copied."""
+    import numpy as np
+
+    rounds, times = (9, 100) if quick else (51, 400)
+    small, large = np.random.default_rng(0).random((16, 16), "f4"), np.ones((4_096, 4_096), "f4")
+    # a bound is stated once, where it is set against pickle
+    seen, bulk = "1 KB numpy array, shape seen before", "64 MB numpy array"
+    results = [
+        *(_compare(seen, small, way, rounds, times, 5.0 if way is PICKLE else None) for way in OTHERS),
+        *(_compare(bulk, large, way, 3, 2, 100.0 if way is PICKLE else None) for way in OTHERS),
+    ]
+    results.append(
+        absolute(
+            "tensor_codec",
+            "64 MB numpy array, bytes allocated on the way",
+            [allocated(OMNIBUS, large)],
+            unit="bytes",
+            against=PICKLE.name,
+            references=[allocated(PICKLE, large)],
+            floor=64 * KB,
+            **{other.name: allocated(other, large) for other in OTHERS},
+        )
+    )
+    return results + _torch(small, rounds, times)
+
+
+def _torch(small: Any, rounds: int, times: int) -> list[Result]:
     try:
         import torch
     except ImportError:
-        return found
-    return found | {"torch": (torch.from_numpy(small).clone(), torch.from_numpy(large).clone())}
+        return []
+    return [
+        _compare("1 KB torch tensor, shape seen before", torch.from_numpy(small), PICKLE, rounds, times, None)
+    ]
 
 
-def measure(rounds: int) -> list[dict[str, Any]]:
-    rows = []
-    for library, (small, large) in tensors().items():
-        assert small.nbytes == KB
-        assert large.nbytes == 64 * MB
-        for name in WAYS if library == "numpy" else OF_TORCH:
-            copied = bytes_copied(WAYS[name], large) if library == "numpy" else None
-            rows.append(
-                {
-                    "tensor": library,
-                    "way": name,
-                    "us_1kb": round(median_us(WAYS[name], small, rounds, 1000), 2),
-                    "us_64mb": round(median_us(WAYS[name], large, max(3, rounds // 5), 3), 1),
-                    "copied_64mb": copied,
-                }
-            )
-    return rows
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    lines = [f"{'tensor':8}{'way':28}{'1 KB, µs':>10}{'64 MB, µs':>12}{'bytes copied of 64 MB':>24}"]
-    for row in rows:
-        copied = "" if row["copied_64mb"] is None else f"{row['copied_64mb']:,}"
-        lines.append(
-            f"{row['tensor']:8}{row['way']:28}{row['us_1kb']:10.2f}{row['us_64mb']:12.1f}{copied:>24}"
-        )
-    return "\n".join(lines)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--json", action="store_true", help="print the JSON alone")
-    parser.add_argument(
-        "--rounds", type=int, default=15, help="samples of which the median is taken (default: 15)"
+def _compare(claim: str, value: Any, other: Way, rounds: int, times: int, floor: float | None) -> Result:
+    taken = interleave(
+        rounds, lambda: microseconds(OMNIBUS, value, times), lambda: microseconds(other, value, times)
     )
-    options = parser.parse_args()
-    rows = measure(options.rounds)
-    if not options.json:
-        sys.stdout.write(table(rows) + "\n")
-    sys.stdout.write(json.dumps({"benchmark": "tensor_codec", "rows": rows}) + "\n")
+    ours, theirs = zip(*taken, strict=True)
+    return absolute(
+        "tensor_codec",
+        f"{claim}, encode and decode",
+        ours,
+        unit="µs",
+        against=other.name,
+        references=theirs,
+        floor=floor,
+    )
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_one("tensor_codec", measure))

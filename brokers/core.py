@@ -262,7 +262,9 @@ class Broker:
         """Give a peer that said HELLO its place."""
         mesh = self.mesh
         info = peer.info
-        self._events.append(Event("joined", repr(peer), "", int(info.get("pid") or 0), str(info.get("boot") or ""), peer.session))
+        # A node's child is its node's to watch: it knows what the child had begun.
+        pid = int(info.get("pid") or 0) if info.get("node") is None else 0
+        self._events.append(Event("joined", repr(peer), "", pid, str(info.get("boot") or ""), peer.session))
         if isinstance(peer, Node) and peer.session not in mesh.nodes:
             mesh.nodes[peer.session] = peer
             for worker in mesh.every(Worker):

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from omnibus import pickling
 from omnibus.errors import NotPicklable, SetupFailed, Unauthorized, UsageError
+from omnibus.tensors import Buffer
 
 __all__ = ["Shelf", "Shipped", "is_stable", "load", "name_of", "ship"]
 
@@ -100,7 +101,7 @@ def _title(obj: Any) -> str:
 # --- load ---
 
 
-def load(source: str | bytes, *, code: bool, allow: Sequence[str] = ()) -> Callable[..., Any]:
+def load(source: str | Buffer, *, code: bool, allow: Sequence[str] = ()) -> Callable[..., Any]:
     """Return the function of a name or of a pickle.
 
     A pickle is loaded only where ``code`` is true. A name is imported where ``code`` is true or its module is
@@ -111,12 +112,12 @@ def load(source: str | bytes, *, code: bool, allow: Sequence[str] = ()) -> Calla
     Raises :class:`Unauthorized`, or :class:`SetupFailed`, which says what was missing and where it was looked
     for.
     """
-    if isinstance(source, bytes):
+    if not isinstance(source, str):
         if not code:
             raise Unauthorized(
                 "a pickled function came over a link that may not carry code; send the name of a function"
             )
-        found = pickling.loads(source, (), "a function")
+        found = pickling.loads(bytes(source), (), "a function")
     else:
         found = _import(source, code, tuple(allow))
     if not callable(found):
@@ -163,7 +164,7 @@ def _within(module: str, allow: tuple[str, ...]) -> bool:
     return any(module == prefix or module.startswith(prefix + ".") for prefix in allow)
 
 
-def _short(source: str | bytes) -> str:
+def _short(source: str | Buffer) -> str:
     text = repr(source) if isinstance(source, str) else f"pickle of {len(source)} bytes"
     return text if len(text) <= 120 else text[:117] + "..."
 

@@ -53,6 +53,7 @@ DEPTH: Final = 100
 """How many lists, maps, tuples and sets may stand within each other."""
 
 _ATOMS: Final = frozenset({float, bool, type(None)})
+_CASTS: Final = frozenset("?cbBhHiIlLqQnNfd")
 _BYTES: Final = frozenset({bytes, bytearray, memoryview})
 _ExtType: Final = msgpack.ExtType
 _new_tuple: Final = tuple.__new__
@@ -144,8 +145,9 @@ class Writer:
     def top(self, value: Any, path: str) -> Any:
         """Return the tree of a whole value or argument: one pickle where it cannot go otherwise, and may."""
         mark = len(self.blobs)
+        kind = type(value)
         try:
-            return self.lower(value, 0)
+            return (_LOWER.get(kind) or _handler(kind))(self, value, 0)
         except _Refused as refusal:
             del self.blobs[mark:]
             if refusal.final or not self.code:
@@ -195,13 +197,14 @@ def _lower_str(writer: Writer, value: str, depth: int) -> Any:
 
 
 def _lower_bytes(writer: Writer, value: Any, depth: int) -> Any:
-    size = memoryview(value).nbytes
-    if size < BLOB:
+    view = memoryview(value)
+    if view.nbytes < BLOB:
         return bytes(value)
-    # a bytearray must not be locked against resizing, nor a view with gaps be sent
-    writer.blobs.append(
-        bytes(value) if type(value) is bytearray or not memoryview(value).c_contiguous else value
-    )
+    if type(value) is memoryview and view.c_contiguous and view.format in _CASTS:
+        value = view.cast("B")
+    elif type(value) is not bytes:  # a bytearray must not be locked against resizing, nor a view with gaps go
+        value = bytes(value)
+    writer.blobs.append(value)
     return _ext(BYTES, _NUMBER.pack(len(writer.blobs) - 1))
 
 
@@ -334,7 +337,14 @@ def _lower_other(writer: Writer, value: Any, depth: int) -> Any:
     )
 
 
+def _lower_atom(writer: Writer, value: Any, depth: int) -> Any:
+    return value
+
+
 _LOWER: Final[dict[type, _Handler]] = {
+    float: _lower_atom,
+    bool: _lower_atom,
+    type(None): _lower_atom,
     int: _lower_int,
     str: _lower_str,
     bytes: _lower_bytes,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from omnibus.channel import Channel
-from omnibus.errors import BusClosed, ProtocolError, RemoteError, Unreachable, by_name
+from omnibus.errors import BusClosed, ProtocolError, RemoteError, Unreachable, UsageError, by_name
 from omnibus.payload import decode as decode_payload
 from omnibus.payload import rebuild_cause
 from omnibus.protocol import BATCH, INLINE, VERSION, Blob, Record, Verb, decode, encode
@@ -132,24 +132,54 @@ class ClientPeer:
             return None
         else:
             del self.out[: len(records)]
-        blobs: list[Blob] = []
+        try:
+            batch = encode(records)
+        except Exception:  # a head holds what msgpack cannot pack
+            self.out[:0] = self._sift(records)
+            return self.take()
+        due = self._channel.acknowledgement()
+        frames = batch if due is None else encode([due, *records])
         if self._carried:
             for record in records:
                 if record[4]:
-                    blobs.extend(self._carried.pop(id(record)))
-        due = self._channel.acknowledgement()
-        frames = encode(records if due is None else [due, *records], blobs)
+                    frames.extend(self._carried.pop(id(record)))
         self._channel.keep(frames)
         return frames
 
+    def _sift(self, records: list[Record]) -> list[Record]:
+        """Return the records that can be sent; end the requests of the others, for which nobody else must pay."""
+        kept = []
+        for record in records:
+            try:
+                encode([record])
+            except Exception as error:
+                self._carried.pop(id(record), None)
+                future = self._end(record[1]) if record[0] != Verb.DEFINE else None
+                if future is not None:
+                    future.set_exception(UsageError(f"msgpack cannot pack the options of request {record[1]}: {error}"))
+            else:
+                kept.append(record)
+        return kept
+
     def untake(self, frames: list[Blob]) -> None:
         """Take back a message that the socket did not take; it goes first next time."""
-        self._returned.appendleft(frames)
+        if self.ready:
+            self._returned.appendleft(frames)
+        else:
+            self.greet()
 
     # ------------------------------------------------------------------ in
 
     def receive(self, frames: Sequence[Blob]) -> None:
-        """Take one message: end the futures that it answers. Raises :class:`ProtocolError` where it is not OMB/1."""
+        """Take one message: end the futures that it answers. What is not OMB/1 ends the session, and nothing raises."""
+        try:
+            self._receive(frames)
+        except ProtocolError as error:
+            self.fail(error)
+        except Exception as error:
+            self.fail(ProtocolError(f"the broker sent a record that makes no sense: {error!r:.200}"))
+
+    def _receive(self, frames: Sequence[Blob]) -> None:
         pending = self.pending
         at = 2
         records = decode(frames)
@@ -207,7 +237,15 @@ class ClientPeer:
         if sink is None:
             return
         number, missed = (head if isinstance(head, list) else (head, 0)) if head is not None else (0, 0)
-        sink.feed(self._value(body, blobs), number, missed)
+        try:
+            sink.feed(self._value(body, blobs), number, missed)
+        except Exception as error:  # anybody may publish anything: that is this reader's end, and not the session's
+            self.sinks.pop(about, None)
+            future = self._end(about)
+            self.out.append([Verb.UNSUBSCRIBE if future is None else Verb.CANCEL, about, None, None, 0])
+            if future is not None:
+                future.set_exception(error)
+            sink.end(error)
 
     def on_welcome(self, about: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
         """Begin to work, with the broker's limits."""
@@ -237,7 +275,7 @@ class ClientPeer:
             sink = self.sinks.pop(about, None)
             if sink is not None:
                 sink.end(error)
-        elif about == 0 and not head.get("again"):
+        elif about == 0 and not (isinstance(head, dict) and head.get("again")):
             self.fail(error)
         elif about == 0 and self.ready:
             self.greet()

@@ -14,6 +14,7 @@ On the hot path a record stays a plain list: there is no class for it.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -25,6 +26,7 @@ from omnibus.errors import ProtocolError
 
 __all__ = [
     "BATCH",
+    "DEPTH",
     "INLINE",
     "SIGNATURE",
     "VERSION",
@@ -35,6 +37,7 @@ __all__ = [
     "decode",
     "encode",
     "fit",
+    "messages",
     "split_delimiter",
 ]
 
@@ -44,6 +47,9 @@ BATCH: Final = 128
 """Records that a sender packs into one message before it starts the next."""
 INLINE: Final = 64 * 1024
 """Bodies of at least so many bytes travel as their record's first blob, not inside the batch."""
+
+DEPTH: Final = 16
+"""How many arrays and maps may stand within each other in a record's head, the head itself counted."""
 
 Record: TypeAlias = list[Any]
 Blob: TypeAlias = Any
@@ -102,13 +108,14 @@ class Verb(IntEnum):
 class Limits:
     """Bounds on what one peer may send; the broker states them in WELCOME.
 
-    ``batch_bytes``: size of the msgpack frame. ``records`` and ``blobs``: how many one message may hold. ``name``:
-    length of a name, a topic or a method in characters. ``kinds``: kinds that a session may have defined at a time.
-    ``window_tasks`` and ``window_bytes``: unfinished work of one client in one lane. ``message_bytes``: size of any
-    one frame.
+    ``batch_bytes``: size of the msgpack frame. ``body``: size of one body inside it. ``records``, ``blobs``: how many
+    one message may hold. ``name``: length of a name, a topic or a method in characters. ``kinds``: kinds that a session
+    may have defined at a time. ``window_tasks`` and ``window_bytes``: unfinished work of one client in one lane.
+    ``message_bytes``: size of any one frame.
     """
 
-    batch_bytes: int = 32 * 1024 * 1024
+    batch_bytes: int = 16 * 1024 * 1024
+    body: int = 1024 * 1024
     records: int = 65_536
     blobs: int = 16_384
     name: int = 256
@@ -119,6 +126,8 @@ class Limits:
 
 
 _DEFAULT_LIMITS: Final = Limits()
+_FULL: Final = _DEFAULT_LIMITS.batch_bytes // 2
+_NESTS: Final = frozenset({list, dict})
 
 
 def encode(records: Sequence[Record], blobs: Sequence[Blob] = ()) -> list[Blob]:
@@ -149,25 +158,60 @@ def decode(frames: Sequence[Blob], limits: Limits = _DEFAULT_LIMITS) -> list[Rec
     if type(records) is not list or len(records) > limits.records:
         raise ProtocolError(f"batch must be a msgpack array of at most {limits.records} records")
     _check(records, len(frames) - 2, limits)
+    if len(batch) > limits.body:
+        _check_bodies(records, limits)
     return records
 
 
 def _check(records: list[Any], blobs: int, limits: Limits) -> None:
     """Check every record's fields, and the sum of their blobs against the number of frames that came."""
     owned = 0
+    nests: list[Any] = []
     for record in records:
         if type(record) is not list or len(record) != 5:
             raise ProtocolError(f"record {_short(record)} is not an array of five fields [verb, id, head, body, blobs]")
-        verb, about, _, body, count = record
+        verb, about, head, body, count = record
         if type(verb) is not int or type(about) is not int or type(count) is not int or about < 0 or count < 0:
             raise ProtocolError(f"record {_short(record)}: verb, id and blobs must be non-negative integers")
         if body is not None and type(body) is not bytes:
             raise ProtocolError(f"record {_short(record)}: the body must be a msgpack bin or nil")
+        if head is not None and type(head) in _NESTS:  # written out, for a RUN's head is a list
+            for part in head if type(head) is list else head.values():
+                if type(part) in _NESTS:
+                    nests.append(part)  # noqa: PERF401 - a comprehension is a call
         owned += count
+    if nests:
+        _check_depth(nests, limits)
     if owned != blobs:
         raise ProtocolError(f"records own {owned} blobs, but {blobs} blob frames came with them")
     if blobs > limits.blobs:
         raise ProtocolError(f"message of {blobs} blobs; at most {limits.blobs} are allowed: send less at a time")
+
+
+def _check_depth(level: list[Any], limits: Limits) -> None:
+    """Check how deep the heads nest, given the arrays and maps within them.
+
+    What passes can be shown and packed again: Python does neither at any depth.
+    """
+    for _ in range(DEPTH - 1):
+        if len(level) > limits.records:
+            raise ProtocolError(f"heads hold more than {limits.records} arrays and maps: send large values as bodies")
+        level = [
+            part for nest in level for part in (nest.values() if type(nest) is dict else nest) if type(part) in _NESTS
+        ]
+        if not level:
+            return
+    raise ProtocolError(f"a head nests arrays and maps more than {DEPTH} deep: send such a value as a body")
+
+
+def _check_bodies(records: list[Record], limits: Limits) -> None:
+    """Check that no body is so large that a receiver might refuse the batch into which it is packed next."""
+    for record in records:
+        if record[3] is not None and len(record[3]) > limits.body:
+            raise ProtocolError(
+                f"record {_short(record)}: a body of {len(record[3])} bytes inside the batch, where {limits.body} are "
+                f"allowed: send one of {INLINE} bytes or more as the record's first blob"
+            )
 
 
 def fit(body: bytes | None, blobs: Sequence[Blob]) -> tuple[bytes | None, Sequence[Blob]]:
@@ -180,6 +224,25 @@ def fit(body: bytes | None, blobs: Sequence[Blob]) -> tuple[bytes | None, Sequen
     return body, blobs
 
 
+def messages(records: Sequence[Record], blobs: Sequence[Blob] = ()) -> list[list[Blob]]:
+    """Return the messages that carry ``records`` and their ``blobs`` in order.
+
+    Each has at most :data:`BATCH` records and half of the bytes that a receiver allows, or a single record.
+    """
+    if len(records) <= BATCH:
+        frames = encode(records, blobs)
+        if len(frames[1]) <= _FULL or len(records) == 1:
+            return [frames]
+    part = min(BATCH, (len(records) + 1) // 2)
+    parts, at = [], 0
+    for start in range(0, len(records), part):
+        some = records[start : start + part]
+        count = sum(record[4] for record in some)
+        parts += messages(some, blobs[at : at + count])
+        at += count
+    return parts
+
+
 def split_delimiter(frames: Sequence[Blob]) -> tuple[bool, Sequence[Blob]]:
     """Return whether an empty delimiter frame came in front (a REQ peer), and the frames without it."""
     if frames and len(frames[0]) == 0:
@@ -188,13 +251,24 @@ def split_delimiter(frames: Sequence[Blob]) -> tuple[bool, Sequence[Blob]]:
 
 
 def _no_signature(frames: Sequence[Blob]) -> str:
-    first = bytes(frames[0])[:16] if frames else b""
+    first = bytes(memoryview(frames[0])[:16]) if frames else b""
     return (
         f"message of {len(frames)} frames starts with {first!r}; expected the signature {SIGNATURE!r}, then one batch "
         "frame: is the peer an OMB/1 peer of this major version?"
     )
 
 
+class _Brief(reprlib.Repr):
+    """Shows the beginning of anything that msgpack can hold, however large or deep it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 3
+
+    def repr_bytes(self, value: bytes, level: int) -> str:
+        return repr(value) if len(value) <= self.maxother else f"{value[: self.maxother]!r}..."
+
+
 def _short(record: Any) -> str:
-    text = repr(record)
+    text = _Brief().repr(record)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -128,6 +128,10 @@ class StatusPage:
         """Unmap the page, and close its descriptor where it is still open; idempotent."""
         self._words.release()
         self._map.close()
+        self.close_fd()
+
+    def close_fd(self) -> None:
+        """Close the descriptor, once the child has got it; the page stays mapped."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

@@ -245,7 +245,8 @@ SUPERVISOR = textwrap.dedent("""
     from tests.actors.test_zygote import House, read_line
     nursery = getattr(Nursery, sys.argv[1])()
     house = House(nursery)
-    kids = [house.start(entry, fresh=fresh) for entry in ("wait", "hold_gil", "leave_grandchild") for fresh in (False, True)]
+    entries = ("wait", "hold_gil", "leave_grandchild")
+    kids = [house.start(entry, fresh=fresh) for entry in entries for fresh in (False, True)]
     lines = [read_line(kid.out) for kid in kids]
     print(nursery.pid, *(kid.pid for kid in kids), *lines[-2:], flush=True)
     signal.pause()
@@ -329,7 +330,7 @@ def test_numpy_is_seeded_anew_in_each_child(build: Callable[..., House], tmp_pat
         "import numpy\ndef main(config):\n    print(numpy.random.random())\n    return 0\n"
     )
     os.environ["PYTHONPATH"] += os.pathsep + str(tmp_path)
-    house = build("numpy")
+    house = build("numpy.random")
     seen = set()
     for _ in range(2):
         session, page = os.urandom(16), StatusPage.create()

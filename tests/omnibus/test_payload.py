@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omnibus import lowering, payload
+from omnibus import lifting, lowering, payload
 from omnibus.errors import NotPicklable, ProtocolError, SetupFailed, Unauthorized
 
 UTC = datetime.UTC
@@ -81,7 +81,7 @@ def there_and_back(value: Any, *, code: bool = False) -> Any:
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Tell whether two values and their types are equal, all the way down; NaN is NaN, and zeros have signs."""
+    """Tell whether two values and their types are equal, all the way down; NaN is NaN, zeros have signs."""
     if type(one) is not type(other):
         return False
     if isinstance(one, list | tuple):
@@ -214,6 +214,10 @@ def test_big_bytes_are_blobs_and_not_copied() -> None:
     changing = bytearray(BIG)
     payload.encode([changing], code=False)
     changing.append(1)  # a view of it would make this a BufferError
+    for table in (memoryview(np.ones((BIG, 3))), memoryview(np.ones(BIG, complex))):
+        body, blobs = payload.encode([table], code=False)
+        assert len(blobs[0]) == table.nbytes
+        assert payload.decode(body, blobs, code=False) == [table.tobytes()]
     gaps = memoryview(bytes(2 * BIG))[::2]
     assert there_and_back((gaps,)) == (bytes(BIG),)
 
@@ -274,6 +278,15 @@ def test_an_inline_tensor_is_an_arrow_stream() -> None:
     stream = foreign.getvalue().to_pybytes()
     body = msgpack.packb(msgpack.ExtType(lowering.TENSOR, len(stream).to_bytes(4, "big") + bytes(4) + stream))
     assert payload.decode(body, (), code=False).tolist() == [7, 8]
+
+
+def test_tensors_whose_encodings_are_of_one_length_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifting, "_SEEN", 3)
+    values = [np.arange(size, dtype=dtype) for size in (6, 6, 60, 600, 6000) for dtype in ("i4", "f4", "u4")]
+    for _ in range(2):
+        for value in values:
+            assert alike(there_and_back(value), value)
+            assert len(lifting._seen) <= 3
 
 
 def test_a_memmap_is_an_array(tmp_path: pathlib.Path) -> None:
@@ -562,6 +575,13 @@ def test_a_body_that_is_none_is_refused(body: bytes) -> None:
     for code in (False, True):
         with pytest.raises(ProtocolError):
             payload.decode(body, (), code=code)
+
+
+@pytest.mark.parametrize("size", [0, 8, 31, 33, 40, 65])
+def test_an_inline_tensor_of_another_size_is_refused(size: int) -> None:
+    data = msgpack.unpackb(payload.encode(np.arange(4), code=False)[0]).data
+    with pytest.raises(ProtocolError, match=f"body of {size} bytes; its head says 32"):
+        payload.decode(ext(lowering.TENSOR, data[:-32] + bytes(size)), (), code=False)
 
 
 def test_an_unhashable_key_inside_a_tuple_is_refused() -> None:

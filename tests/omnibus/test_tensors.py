@@ -1,4 +1,4 @@
-"""Tensors: dtypes, shapes and strides survive, Arrow reads the frames, memory is shared or owned as promised."""
+"""Tensors: dtypes, shapes and strides survive, Arrow reads the frames, memory is shared as promised."""
 
 from __future__ import annotations
 
