@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import faulthandler
 import gc
 import importlib
@@ -46,6 +47,12 @@ _THREAD_VARIABLES: Final = (
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
     "NUMEXPR_NUM_THREADS",
+)
+_BLAS_SETTERS: Final = (
+    "scipy_openblas_set_num_threads64_",
+    "scipy_openblas_set_num_threads",
+    "openblas_set_num_threads64_",
+    "openblas_set_num_threads",
 )
 ONE_THREAD: Final = dict.fromkeys(_THREAD_VARIABLES, "1")
 """For the zygote: a library that made its threads there would lose them in each fork."""
@@ -155,12 +162,27 @@ def _set_loaded_libraries(config: ChildConfig) -> None:
 
     They read the environment when they were loaded. Python's own ``random`` seeds itself anew after a fork.
     """
+    threads = max(1, int(config.cpus))
     torch, numpy_random = sys.modules.get("torch"), sys.modules.get("numpy.random")
+    if threads > 1 and "numpy" in sys.modules:
+        _set_blas_threads(threads)
     if torch is not None:
-        torch.set_num_threads(max(1, int(config.cpus)))
+        torch.set_num_threads(threads)
         torch.default_generator.seed()  # CUDA seeds its own when it begins
     if numpy_random is not None:
         numpy_random.seed()
+
+
+def _set_blas_threads(threads: int) -> None:
+    """Tell every OpenBLAS that is loaded how many threads to use."""
+    with open("/proc/self/maps") as maps:
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if "openblas" in line.rpartition("/")[2]}
+    for path in paths:
+        library = ctypes.CDLL(path)
+        for name in _BLAS_SETTERS:
+            if hasattr(library, name):
+                getattr(library, name)(ctypes.c_int(threads))
+                break
 
 
 def run(config: ChildConfig) -> int:

@@ -23,7 +23,7 @@ __all__ = ["Exited", "Nursery", "Preloaded", "Refused", "Report", "Started"]
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A child runs. ``pidfd`` is now the receiver's to close."""
+    """A child runs. ``pidfd`` is now the receiver's to close; -1 where it had no descriptor left for it."""
 
     session: bytes
     pid: int
@@ -120,9 +120,16 @@ class Nursery:
     def start(self, config: ChildConfig, page: int, out: int, err: int) -> None:
         """Ask for a child with these descriptors for its status page, output and error output; they are dup'ed.
 
-        A :class:`Started` or :class:`Refused` will answer.
+        A :class:`Started` or :class:`Refused` will answer. Raises :class:`OSError` where descriptors run out.
         """
-        self._send(["start", config.pack()], (os.dup(page), os.dup(out), os.dup(err)))
+        copies: list[int] = []
+        try:
+            copies.extend(map(os.dup, (page, out, err)))
+        except OSError:
+            for fd in copies:
+                os.close(fd)
+            raise
+        self._send(["start", config.pack()], tuple(copies))
 
     def preload(self, modules: Sequence[str]) -> None:
         """Ask the zygote to load modules; a :class:`Preloaded` answers for each. No child starts meanwhile."""
@@ -180,6 +187,6 @@ class Nursery:
 def _report(message: list[object], fds: list[int]) -> Report:
     what, *rest = message
     if what == "started":
-        return Started(*rest, *fds)  # type: ignore[arg-type]
+        return Started(*rest, *(fds or [-1]))  # type: ignore[arg-type]
     kind: type[Refused | Exited | Preloaded] = {"failed": Refused, "exited": Exited, "preloaded": Preloaded}[str(what)]
     return kind(*rest)  # type: ignore[arg-type]

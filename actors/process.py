@@ -1,51 +1,86 @@
 """The main of a worker or actor process: one DEALER, one loop, one thread.
 
-While there is nothing to do it blocks in the socket; ZeroMQ's own thread answers heartbeats meanwhile and while user code holds
-the GIL. Its supervisor sees what it does on the status page, and its end by a pidfd.
+While there is nothing to do it waits for the socket; ZeroMQ's own thread answers heartbeats meanwhile and while user
+code holds the GIL. Its supervisor sees what it does on the status page, and its end by a pidfd. An actor with
+coroutines is run on an asyncio loop instead (:mod:`omnibus.actors.aiorunner`), which is imported only then.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
+import time
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
+from omnibus.face import WITHIN_VARIABLE
 from omnibus.handshake import describe
 from omnibus.links import make_context, make_dealer
+from omnibus.linkwatch import LinkWatch
 from omnibus.sharedmem import StatusPage
-from omnibus.sockets import Sent, receive, receive_next, send
+from omnibus.sockets import Sent, descriptor, receive, send
 
+from .calls import has_coroutines
 from .inbox import Inbox
-from .runner import Abort, Runner
+from .runner import Runner
 
 if TYPE_CHECKING:
     from .config import ChildConfig
 
 __all__ = ["Process", "main"]
 
+_PATIENCE: Final = 2.0
+"""Seconds that a process which stops tries to hand its last answers to a link that takes none."""
+_FAULT: Final = 70
+"""The exit status after an error of our own: EX_SOFTWARE."""
+
+
+class _Stop(BaseException):
+    """Raised by the signal's handler where the process only waits, to leave the waiting."""
+
 
 class Process:
-    """The shell of one child: its socket, its signals, its loop."""
+    """The shell of one child: its socket, its signals, its loop.
 
-    def __init__(self, inbox: Inbox, socket: zmq.Socket[bytes], page: StatusPage | None, *, code: bool) -> None:
+    ``watch`` tells of the link where that may break and come back.
+    """
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        socket: zmq.Socket[bytes],
+        page: StatusPage | None,
+        *,
+        code: bool,
+        watch: LinkWatch | None = None,
+    ) -> None:
         self._inbox = inbox
         self._socket = socket
         self._page = page
-        self._runner = Runner(inbox, self._flush, page, code=code, receive=self._receive_waiting)
+        self._code = code
+        self._watch = watch
+        self._runner = Runner(
+            inbox, page, code=code, flush=self._flush, receive=self._receive_waiting, wait=self._wait
+        )
         self._idle = False
+        self._lost = False
+        self._poll = select.poll()
+        self._poll.register(descriptor(socket), select.POLLIN)
+        if watch is not None:
+            self._poll.register(descriptor(watch.monitor), select.POLLIN)
 
     def on_term(self, signum: int, frame: Any) -> None:
         """End the attempt that the supervisor wants to end; otherwise stop: at once when idle, else after the attempt."""
-        aid = self._runner.inside
-        if aid and self._page is not None and self._page.cancelled(aid):
-            raise Abort(self._page.reason)
-        self._inbox.stopping = True
-        if self._idle:
-            raise SystemExit(0)
+        if self._runner.interrupt():
+            return
+        again, self._inbox.stopping = self._inbox.stopping, True
+        self._runner.roused()
+        if self._idle and not again:
+            raise _Stop
 
     def run(self) -> int:
         """Work until told to stop; return the process's exit status."""
@@ -54,62 +89,141 @@ class Process:
             self._flush()
             while not inbox.stopping:
                 if inbox.queue:
+                    if inbox.queue[0].setup and self._needs_loop():
+                        return self._run_on_loop()
                     self._runner.run_queued()
                     self._flush()
                     if inbox.queue:
                         self._receive_waiting()
                 else:
-                    self._receive_one()
-            return self._end(0)
+                    self._rest()
+        except _Stop:
+            pass
         except SystemExit as leaving:
             return self._end(leaving.code)
+        return self._stop()
+
+    def _stop(self) -> int:
+        """End in good order; return the exit status."""
+        self._idle = False
+        if self._inbox.refusal is not None:
+            print(f"omnibus: the broker refused this process: {self._inbox.refusal.get('message')}", file=sys.stderr)
+            return self._end(1)
+        self._inbox.give_back("its worker stops")
+        self._flush()
+        try:
+            self._runner.tear_down()
+        except SystemExit as leaving:
+            return self._end(leaving.code)
+        return self._end(0)
 
     def _end(self, code: Any) -> int:
         """Give back what was not begun, send what is unsent, and return the exit status that ``code`` means."""
-        inbox = self._inbox
         self._idle = False
-        for job in inbox.queue:
-            inbox.fail(job.aid, {"error": "Revoked", "message": "its worker stops"}, None)
-        inbox.queue.clear()
-        if inbox.refusal is not None:
-            print(f"omnibus: refused by the broker: {inbox.refusal.get('message')}", file=sys.stderr)
-            return 1
-        self._runner.tear_down()
+        self._inbox.stopping = True
+        self._inbox.give_back("its worker exits")
         self._flush()
         if code is not None and not isinstance(code, int):
             print(code, file=sys.stderr)
             return 1
         return code or 0
 
-    def _receive_one(self) -> None:
-        """Block until a message comes, and take it."""
-        self._idle = True
-        try:
-            if self._inbox.stopping:
-                raise SystemExit(0)
-            frames = receive_next(self._socket, 2)
-        finally:
-            self._idle = False
-        self._inbox.receive(frames)
-        if self._inbox.records:
-            self._flush()
+    # ------------------------------------------------------------------ actors with coroutines
 
-    def _receive_waiting(self, block: bool = False) -> None:
-        """Take all messages that are there; with ``block``, wait for the first."""
-        frames = receive_next(self._socket, 2) if block else receive(self._socket, 2)
-        while frames is not None:
+    def _needs_loop(self) -> bool:
+        """Say whether the actor that is to be made has coroutines; one that cannot be loaded says why when it is made."""
+        work = self._inbox.queue[0].work
+        if work.head.get("concurrency", 1) != 1:
+            return True
+        try:
+            return has_coroutines(self._runner.calls.load(work))
+        except Exception:
+            return False
+
+    def _run_on_loop(self) -> int:
+        """Go on as an actor with coroutines."""
+        from .aiorunner import run_child
+
+        head = self._inbox.queue[0].work.head
+        flush, page = self._flush, self._page
+        most = head.get("concurrency", 1)
+
+        def adopt(runner: Runner) -> None:
+            self._runner = runner
+
+        try:
+            run_child(self._inbox, self._socket, page, adopt, code=self._code, watch=self._watch, concurrency=most)
+        except SystemExit as leaving:
+            return self._end(leaving.code)
+        finally:
+            flush()
+        return self._end(0 if self._inbox.refusal is None else 1)
+
+    # ------------------------------------------------------------------ the socket
+
+    def _rest(self) -> None:
+        """Take the next message; where there is none, send what is unsent and wait."""
+        frames = receive(self._socket, 2)
+        if frames is not None:
             self._inbox.receive(frames)
-            frames = receive(self._socket, 2)
+        elif self._inbox.records:
+            self._flush()
+        else:
+            self._idle = True
+            if not self._inbox.stopping:
+                self._wait()
+            self._idle = False
+
+    def _wait(self) -> None:
+        """Wait until something has come, and take none of it: a signal's handler may raise here.
+
+        Whoever calls has asked the socket, whose descriptor is edge-triggered, and found nothing.
+        """
+        self._poll.poll()
+
+    def _receive_waiting(self) -> None:
+        """Take all messages that are there."""
+        if self._watch is not None:
+            self._observe(self._watch)
+        while (frames := receive(self._socket, 2)) is not None:
+            self._inbox.receive(frames)
+
+    def _observe(self, watch: LinkWatch) -> None:
+        """Say HELLO anew over a link that is new."""
+        for event in watch.events():
+            if event.what == "up" and self._lost:
+                self._lost = False
+                self._inbox.greet()
+                self._flush()
+            elif event.what == "down":
+                self._lost = True
 
     def _flush(self) -> None:
+        """Send what the inbox has to say; what the user's code printed before that is out first."""
+        _flush_output()
+        until = None
         for message in self._inbox.take():
             while send(self._socket, message) is Sent.FULL:
-                self._socket.poll(1000, zmq.POLLOUT)
+                self._socket.poll(100, zmq.POLLOUT)
+                if self._inbox.stopping:
+                    until = until or time.monotonic() + _PATIENCE
+                    if time.monotonic() > until:
+                        return
+
+
+def _flush_output() -> None:
+    """Flush both streams; one that the user's code closed or replaced is its own affair."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            continue
 
 
 def main(config: ChildConfig) -> int:
     """Run the child that ``config`` describes, in the main thread of its process; return its exit status."""
     page = StatusPage.attach(config.page_fd) if config.page_fd >= 0 else None
+    breaks = config.target.parsed().is_tcp
     hello = describe(
         config.role,
         config.session,
@@ -120,18 +234,22 @@ def main(config: ChildConfig) -> int:
         command=config.command,
         devices=list(config.devices),
         code=config.code,
+        **({"resume": True} if breaks else {}),
     )
-    os.environ["OMNIBUS_WITHIN"] = config.session.hex()
+    os.environ[WITHIN_VARIABLE] = config.session.hex()
     context = make_context()
     socket = make_dealer(context, config.target)
-    process = Process(Inbox(hello), socket, page, code=config.code)
+    watch = LinkWatch(socket) if breaks else None
+    process = Process(Inbox(hello), socket, page, code=config.code, watch=watch)
     signal.signal(signal.SIGTERM, process.on_term)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         return process.run()
     except Exception:
         traceback.print_exc()
-        return 70
+        return _FAULT
     finally:
+        if watch is not None:
+            watch.close()
         socket.close(linger=1000)
         context.term()

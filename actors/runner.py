@@ -1,221 +1,422 @@
-"""Running jobs one after the other: load, call, answer. The loop of a worker, and of an actor whose messages do not interleave.
+"""Running jobs one after the other: load, call, answer. The loop of a worker, and of an actor without coroutines.
 
-Single-threaded on purpose: what the status page says of it is then exact. Results collect and go out together while calls are
-quick; a call that is not known to be quick finds nothing unsent before it.
+Single-threaded on purpose: what the status page says of it is then exact. Results collect and go out together while
+calls are quick; a call that is not known to be quick finds nothing unsent before it.
+
+**One answer for each attempt.** A signal may end an attempt by an :class:`Abort` between any two instructions, also
+while its result is put into words. So the word ``inside`` says when: it names the attempt while an ``Abort`` may be
+raised, it is cleared by whoever raises one (there is no second), and an answer is queued only once it is clear. A signal
+that comes for an attempt whose ``inside`` is not set yet, or not set for now because the mesh's own code runs, leaves
+its wish in ``missed``.
 """
 
 from __future__ import annotations
 
-import inspect
+import os
 import time
-from collections.abc import Callable
-from types import CoroutineType
-from typing import Any
+import traceback
+from collections.abc import Callable, Iterator
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any, Final, NoReturn
 
 from omnibus import running
-from omnibus.errors import Cancelled, NotFound, OmnibusError, SetupFailed, TaskTimeout
-from omnibus.functions import load
-from omnibus.payload import decode_call, encode, encode_error
+from omnibus.errors import CapacityExceeded, NotPicklable, OmnibusError, UsageError
+from omnibus.payload import decode_call, encode
+from omnibus.protocol import Blob, Limits
+from omnibus.sharedmem import StatusPage
 
-from .inbox import Inbox, Job, Work
+from .calls import Calls
+from .endings import Abort, Ending, Fault, aborted, is_surrender, of_mesh, of_user, revoked
+from .inbox import STREAM_CREDIT, Inbox, Job
 
-__all__ = ["Abort", "Runner"]
+__all__ = ["ENCODING", "LATER", "QUICK", "RUNNING", "Runner"]
 
-_QUICK = 200_000
+QUICK: Final = 200_000
 """Nanoseconds: what results may wait for each other, and what a call may take and still be begun with results unsent."""
+LATER: Final = object()
+"""Stands for a value that is not there yet: its answer is somebody else's to queue."""
+_SPECIAL: Final = frozenset({CoroutineType, GeneratorType, AsyncGeneratorType})
+_LATE: Final = 100_000_000
+"""Nanoseconds after an attempt within which a signal that was meant for it may still come."""
+_clock: Final = time.perf_counter_ns
 
 
-class Abort(BaseException):
-    """Raised inside a running attempt to end it: by a signal of the supervisor's ladder. ``reason`` is ``cancel`` or ``timeout``."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+LOADING, DECODING, RUNNING, ENCODING = range(4)
+"""Where an attempt stands, as plain numbers: what raised is judged by that."""
 
 
 class Runner:
     """Runs the jobs of one :class:`Inbox`.
 
-    ``flush`` sends what the inbox has to say, ``receive(block)`` takes what has come. ``page`` is the status page, or ``None`` where no supervisor watches. ``code``: whether
-    code by value may be loaded.
+    ``flush`` sends what the inbox has to say, ``receive`` takes what has come, ``wait`` blocks until something comes:
+    it may be left by an :class:`Abort` and must not have taken anything then. ``page`` is the status page, ``None``
+    where no supervisor watches. ``code``: whether code by value may be loaded.
     """
 
     def __init__(
-        self, inbox: Inbox, flush: Callable[[], None], page: Any, *, code: bool, receive: Callable[[bool], None]
+        self,
+        inbox: Inbox,
+        page: StatusPage | None,
+        *,
+        code: bool,
+        flush: Callable[[], None],
+        receive: Callable[[], None],
+        wait: Callable[[], None],
     ) -> None:
         self.inbox = inbox
-        self.actor: Any = None
+        self.calls = Calls(inbox.works, code=code)
         self.inside = 0
+        self.ended = 0
         self._flush = flush
         self._receive = receive
+        self._wait = wait
         self._page = page
         self._code = code
         self._flushed = 0
+        self._missed = -1
+        self._aborted = -1
         self._loop: Any = None
+        self._awaited: Any = None
+        self._wanted: Callable[[int], bool] = self._is_unwanted if page is None else page.cancelled
 
     def run_queued(self) -> None:
-        """Run what is queued, answering as it goes; returns when the queue is empty or the answers should be sent and news received."""
+        """Run what is queued, answering as it goes.
+
+        Returns when the queue is empty, or when the answers should be sent and news received.
+        """
         inbox = self.inbox
         queue = inbox.queue
-        clock = time.perf_counter_ns
-        began = self._flushed = clock()
+        began = self._flushed = _clock()
         while queue:
             job = queue.popleft()
             work = job.work
-            if (not work.told or work.cost > _QUICK) and inbox.records:
+            if (not work.told or work.cost > QUICK) and inbox.records:
                 self._flush()
                 self._flushed = began
             self.run(job)
-            ended = clock()
+            ended = self.ended = _clock()
             cost = ended - began
             began = ended
             work.cost = cost if not work.cost else (7 * work.cost + cost) >> 3
             if not work.told or not work.told <= 2 * work.cost <= 4 * work.told:
                 inbox.timed(work)
-            if ended - self._flushed > _QUICK:
+            if ended - self._flushed > QUICK:
                 return
 
     def run(self, job: Job) -> None:
-        """Make one attempt and queue its answer. ``SystemExit`` passes: the process's exit decides."""
+        """Make one attempt and queue its answer.
+
+        ``SystemExit`` passes, without an answer and with the page saying that the attempt runs: the process's exit is
+        what becomes of it.
+        """
+        aid, work, _, _, body, blobs, setup = job
         page = self._page
         inbox = self.inbox
-        if page is not None and not page.begin(job.aid):
-            inbox.fail(job.aid, {"error": "Revoked", "message": "it was recalled before it began"}, None)
+        if inbox.cancelled:
+            inbox.cancelled.clear()  # of those, none is running and none waits
+        if page is not None and not page.begin(aid):
+            inbox.fail(aid, *revoked("it was recalled before it began"))
             return
-        running.enter(job, page)
-        self.inside = job.aid
+        self._enter(job)
+        stage = LOADING
+        ending: Ending | None = None
+        result: bytes = b""
+        buffers: list[Any] = []
         try:
-            if job.setup:
-                self._set_up(job)
-                inbox.answer(job.aid, b"\xc0", ())
-                return
-            work = job.work
-            call = work.call
-            if call is None:
-                call = self._load(work)
-            args, kwargs = decode_call(job.body, job.blobs, code=self._code)
-            value = call(*args, **kwargs)
-            if type(value) is CoroutineType:
-                value = self._await(value)
-            if work.stream:
-                self._stream(job, value)
-                inbox.answer(job.aid, b"\xc0", ())
-                return
-            body, blobs = encode(value, code=self._code)
-            inbox.answer(job.aid, body, blobs)
-        except Abort as abort:
-            self._aborted(job, abort.reason)
-        except SystemExit:
-            raise
-        except BaseException as error:
-            self._failed(job, error)
-        finally:
+            try:
+                self.inside = aid
+                if self._missed == aid:
+                    self._abort(aid)
+                call = self._maker(job) if setup else work.call or self.calls.find(work)
+                stage = DECODING
+                args, kwargs = decode_call(body, blobs, code=self._code)
+                stage = RUNNING
+                value = call(*args, **kwargs)
+                if work.stream or type(value) in _SPECIAL:
+                    value = self._go_on(job, value)
+                    if value is LATER:
+                        return
+                stage = ENCODING
+                result, buffers = encode(value, code=self._code)
+                if buffers:
+                    self._check(buffers)
+            except Abort:
+                raise
+            except SystemExit as leaving:
+                ending = self._leave(job, leaving)
+            except BaseException as error:
+                ending = self._ending(job, error, stage)
             self.inside = 0
-            if page is not None:
-                page.end()
-            running.leave()
-
-    def _aborted(self, job: Job, reason: str) -> None:
-        if reason == "timeout":
-            head = {"error": TaskTimeout.__name__, "message": f"it ran longer than its timeout of {job.work.timeout} s and was stopped"}
+        except Abort as abort:
+            ending = aborted(abort.reason, work.timeout)
+        self._exit(job)
+        if ending is None:
+            inbox.answer(aid, result, buffers)
         else:
-            head = {"error": Cancelled.__name__, "message": "it was cancelled while it ran"}
-        self.inbox.fail(job.aid, head, None)
+            inbox.fail(aid, *ending)
 
-    def _failed(self, job: Job, error: BaseException) -> None:
-        """Queue the error: Omnibus's own by its class, the user's as a ``RemoteError`` with its traceback."""
-        if isinstance(error, OmnibusError):
-            self.inbox.fail(job.aid, {"error": type(error).__name__, "message": str(error)}, None)
-            return
-        described, body = encode_error(error, code=self._code)
-        name = SetupFailed.__name__ if job.setup else "RemoteError"
-        message = f"{described['type'].removeprefix('builtins.')}: {described['message']}"
-        head = {"error": name, "message": message, "type": described["type"], "traceback": described["traceback"]}
-        self.inbox.fail(job.aid, head, body)
+    def _enter(self, job: Job) -> None:
+        """Note that ``job`` runs."""
+        running.enter((job, self._wanted))
 
-    # ------------------------------------------------------------------ what to call
+    def _exit(self, job: Job) -> None:
+        """Note that ``job`` is over."""
+        if self._page is not None:
+            self._page.end()
+        running.leave()
+        if job.work.stream:
+            self.inbox.credits.pop(job.aid, None)
 
-    def _load(self, work: Work) -> Callable[..., Any]:
-        """Load what ``work`` runs; a failure is remembered, and raised for each of its jobs."""
-        if work.broken is not None:
-            raise work.broken
-        head = work.head
-        try:
-            if "method" in head:
-                work.call = self._method(head["method"])
-            else:
-                work.call = load(head.get("fn") or work.code, code=self._code, allow=())
-        except Exception as error:
-            work.broken = error
-            raise
-        return work.call
+    def _leave(self, job: Job, leaving: SystemExit) -> Ending:
+        """Let the process exit."""
+        self.inside = 0
+        raise leaving
 
-    def _method(self, name: str) -> Callable[..., Any]:
-        found = getattr(self.actor, name, None)
-        if name.startswith("_") or not callable(found):
-            public = [each for each in dir(self.actor) if not each.startswith("_") and callable(getattr(self.actor, each))]
-            raise NotFound(f"{type(self.actor).__name__} has no message {name!r}; it has {', '.join(public)}")
-        return found  # type: ignore[no-any-return]
+    # ------------------------------------------------------------------ being ended
 
-    def _set_up(self, job: Job) -> None:
-        """Make the actor, and let it set itself up."""
-        head = job.work.head
-        cls = load(head.get("cls") or job.work.code, code=self._code, allow=())
-        args, kwargs = decode_call(job.body, job.blobs, code=self._code)
-        actor = cls(*args, **kwargs)
-        setup = getattr(actor, "setup", None)
-        if callable(setup):
-            ready = setup()
-            if inspect.isawaitable(ready):
-                self._await(ready)
-        self.actor = actor
+    def interrupt(self) -> bool:
+        """Take a signal, in its handler: return whether it was meant for an attempt, or end that by an :class:`Abort`."""
+        page = self._page
+        if page is None:
+            return False
+        aid = self.inside
+        if aid:
+            if page.cancelled(aid):
+                self._abort(aid)
+            return False
+        now = page.running()
+        if now is None:
+            return _clock() - self.ended < _LATE and page.cancelled(page.last)
+        if not page.cancelled(now[0]):
+            return False
+        self._miss(now[0])
+        return True
+
+    def _abort(self, aid: int) -> NoReturn:
+        """End the attempt that runs, for its supervisor's reason."""
+        self.inside = 0
+        self._aborted = aid
+        assert self._page is not None
+        raise Abort(self._page.reason)
+
+    def _miss(self, aid: int) -> None:
+        """Remember that ``aid``, which has begun and cannot be interrupted right now, should end."""
+        self._missed = aid
+        task = self._awaited
+        if task is not None:
+            self._loop.call_soon_threadsafe(task.cancel)
+
+    def _is_unwanted(self, aid: int) -> bool:
+        """Say whether ``aid`` should end, where there is no page that could say so."""
+        return aid in self.inbox.cancelled
+
+    # ------------------------------------------------------------------ what went wrong
+
+    def _ending(self, job: Job, error: BaseException, stage: int) -> Ending:
+        """Return how an attempt ends that raised ``error``."""
+        page = self._page
+        if self._aborted == job.aid and page is not None:
+            return aborted(page.reason, job.work.timeout)  # whatever the user's code made of the Abort
+        if isinstance(error, Fault):
+            return of_mesh(error.error)
+        if isinstance(error, OmnibusError) and stage != RUNNING:
+            return of_mesh(error, self._where(job, stage))
+        if is_surrender(error) and self._wanted(job.aid):
+            return aborted(page.reason if page is not None else "cancel", job.work.timeout)
+        setup = self._actor_name(job) if job.setup else ""
+        return of_user(_from_user(error), code=self._code, setup=setup)
+
+    def _where(self, job: Job, stage: int) -> str:
+        if stage == DECODING:
+            return f"the arguments of {self.calls.title(job.work)}"
+        if stage == ENCODING:
+            return f"the result of {self.calls.title(job.work)}"
+        return ""
+
+    def _actor_name(self, job: Job) -> str:
+        return f"actor {job.work.head.get('name', '')!s}".rstrip()
+
+    def _check(self, buffers: list[Any]) -> None:
+        """Raise :class:`CapacityExceeded` for what no message can hold."""
+        limits = self.inbox.welcome.get("limits") or {}
+        most, size = limits.get("blobs", _LIMITS.blobs), limits.get("message_bytes", _LIMITS.message_bytes)
+        if len(buffers) >= most:
+            raise CapacityExceeded(f"{len(buffers)} large parts, and a message holds {most}: send fewer, or a stream of them")
+        largest = max(memoryview(buffer).nbytes for buffer in buffers)
+        if largest > size:
+            raise CapacityExceeded(f"a part of {largest} bytes, and a message holds {size}: send it in parts")
+
+    # ------------------------------------------------------------------ the actor
+
+    def _maker(self, job: Job) -> Callable[..., Any]:
+        """Return what makes the actor of a set-up job."""
+        cls = self.calls.load(job.work)
+
+        def make(*args: Any, **kwargs: Any) -> Any:
+            return self.calls.make(cls, *args, **kwargs)
+
+        return make
 
     def tear_down(self) -> None:
-        """Let the actor clean up; its errors are its own, and only shown."""
-        teardown = getattr(self.actor, "teardown", None)
-        if callable(teardown):
-            done = teardown()
-            if inspect.isawaitable(done):
+        """Let the actor clean up, and end what its coroutines left; its errors are its own, and only shown."""
+        try:
+            teardown = getattr(self.calls.actor, "teardown", None)
+            done = teardown() if callable(teardown) else None
+            if type(done) is CoroutineType:
                 self._await(done)
+            self._end_loop()
+        except Exception:
+            traceback.print_exc()
 
-    def _await(self, awaitable: Any) -> Any:
-        """Run a coroutine to its end: one message at a time, so nothing interleaves."""
+    # ------------------------------------------------------------------ coroutines
+
+    def _go_on(self, job: Job, value: Any) -> Any:
+        """Bring to its end what a call only began: a coroutine, a stream."""
+        if type(value) is CoroutineType:
+            value = self._await(value)
+        if job.work.stream:
+            return self._stream(job, value)
+        if type(value) in _SPECIAL:
+            raise Fault(self.not_a_value(job, value))
+        return value
+
+    def not_a_value(self, job: Job, value: Any) -> NotPicklable:
+        """Return the error for a generator that came where a value was expected; close it."""
+        if type(value) is not AsyncGeneratorType:
+            value.close()
+        title = self.calls.title(job.work)
+        way = "read it by ref.stream(...)" if "method" in job.work.head else "return a list, or let an actor stream it"
+        return NotPicklable(f"{title} returned a {type(value).__name__}, which cannot be sent as a value: {way}")
+
+    def _await(self, coroutine: Any) -> Any:
+        """Run a coroutine to its end: nothing else runs meanwhile but what it started itself."""
         import asyncio
 
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
+        aid = self.inside
+        self.inside = 0  # an exception out of a signal's handler may get lost in a loop: it cancels the task instead
+        task = self._awaited = self._loop.create_task(coroutine)
+        try:
+            if self._missed == aid:
+                task.cancel()
+            value = self._loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            if self._missed == aid:
+                self._abort(aid)
+            raise
+        finally:
+            self._awaited = None
+        self.inside = aid
+        return value
 
-        async def whole() -> Any:
-            return await awaitable
+    def _end_loop(self) -> None:
+        """Cancel what runs on the loop still, and close it."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            import asyncio
 
-        return self._loop.run_until_complete(whole())
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
 
     # ------------------------------------------------------------------ streams
 
     def _stream(self, job: Job, value: Any) -> None:
         """Send what ``value`` yields, as far as its credits go; wait for more when they are used up."""
-        inbox = self.inbox
-        inbox.credits[job.aid] = 32
-        parts = value if hasattr(value, "__next__") else self._drain(value) if hasattr(value, "__anext__") else iter(value)
+        aid = job.aid
+        parts = self._parts(job, value)
+        self.inbox.credits[aid] = STREAM_CREDIT
         try:
             for part in parts:
-                body, blobs = encode(part, code=self._code)
-                inbox.chunk(job.aid, body, blobs)
-                self._flush()
-                while inbox.credits[job.aid] <= 0 and job.aid not in inbox.cancelled:
-                    self._receive(True)
-                if job.aid in inbox.cancelled:
-                    raise Abort("cancel")
+                self._push(aid, *self.encode_part(job, part))
         finally:
-            del inbox.credits[job.aid]
-            inbox.cancelled.discard(job.aid)
-            close = getattr(value, "close", None)
-            if close is not None:
-                close()
+            self._close(value)
 
-    def _drain(self, value: Any) -> Any:
+    def encode_part(self, job: Job, part: Any) -> tuple[bytes, list[Blob]]:
+        """Return the body and the blobs of a part of a stream."""
+        try:
+            body, buffers = encode(part, code=self._code)
+            if buffers:
+                self._check(buffers)
+        except OmnibusError as error:
+            raise Fault(type(error)(f"a part of what {self.calls.title(job.work)} yields: {error}")) from None
+        return body, buffers
+
+    def _push(self, aid: int, body: bytes, blobs: list[Blob]) -> None:
+        """Send one part, see what came, and wait for credit. Only the waiting may be interrupted."""
+        inbox = self.inbox
+        self.inside = 0
+        inbox.chunk(aid, body, blobs)
+        self._flush()
+        self._receive()
+        while inbox.credits[aid] <= 0 and aid not in inbox.cancelled:
+            self._unmask(aid)
+            self._wait()
+            self.inside = 0
+            self._receive()
+        self._unmask(aid)
+        if aid in inbox.cancelled:
+            self.inside = 0
+            raise Abort("cancel")
+
+    def _unmask(self, aid: int) -> None:
+        """Let ``aid`` be interrupted again; do what was asked for meanwhile."""
+        self.inside = aid
+        if self._missed == aid:
+            self._abort(aid)
+
+    def _parts(self, job: Job, value: Any) -> Iterator[Any]:
+        if hasattr(type(value), "__aiter__"):
+            return self._drain(value.__aiter__())
+        try:
+            return iter(value)
+        except TypeError:
+            raise Fault(self.not_a_stream(job, value)) from None
+
+    def not_a_stream(self, job: Job, value: Any) -> UsageError:
+        """Return the error for a value that came where a stream was expected."""
+        return UsageError(
+            f"{self.calls.title(job.work)} returned a {type(value).__qualname__}, which cannot be streamed: yield the "
+            "parts, or return an iterable; ask() is for a single answer"
+        )
+
+    def _drain(self, iterator: Any) -> Iterator[Any]:
         while True:
             try:
-                yield self._await(value.__anext__())
+                yield self._await(_next(iterator))
             except StopAsyncIteration:
                 return
+
+    def _close(self, value: Any) -> None:
+        """Let a generator that was left early clean up; its errors are its own, and only shown."""
+        try:
+            if type(value) is GeneratorType:
+                value.close()
+            elif type(value) is AsyncGeneratorType:
+                self._await(_aclose(value))
+        except Exception:
+            traceback.print_exc()
+
+
+_LIMITS: Final = Limits()
+_OURS: Final = (os.path.dirname(__file__) + os.sep, os.path.dirname(os.__file__) + "/asyncio/")
+
+
+async def _next(iterator: Any) -> Any:
+    return await iterator.__anext__()
+
+
+async def _aclose(generator: Any) -> None:
+    await generator.aclose()
+
+
+def _from_user(error: BaseException) -> BaseException:
+    """Leave out of a traceback what called the user's code: the mesh's own, and the loop."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        trace = trace.tb_next
+    return error.with_traceback(trace)

@@ -32,6 +32,7 @@ from omnibus.sockets import Sent, descriptor, receive, send
 
 from .children import Exit
 from .commands import Finish, Fork, NodeSpec, Signal
+from .config import ChildConfig
 from .nodecore import NodeCore
 from .nursery import Exited, Nursery, Refused, Report, Started
 from .output import LineReader, Outputs, say_most
@@ -42,6 +43,8 @@ __all__ = ["Supervisor"]
 _log = logging.getLogger(__name__)
 _QUEUED: Final = 8
 _FILES: Final = 65536
+_ZYGOTES: Final = 5
+"""Zygotes that may die in a row without having started a child."""
 _RETRY: Final = 0.02
 _LINGER_MS: Final = 500
 
@@ -76,6 +79,7 @@ class Supervisor:
         self._unsent: deque[list[Blob]] = deque()
         self._oom = OomWatch()
         self._signals = 0
+        self._zygotes_lost = 0
         self._owner = owner
         self._finish: Finish | None = None
         _allow_many_files()
@@ -212,34 +216,49 @@ class Supervisor:
                 self._finish = command
 
     def _new_page(self) -> StatusPage:
-        page = StatusPage.create()
+        try:
+            page = StatusPage.create()
+        except OSError:
+            page = StatusPage(-1)  # no descriptor is left, so no child can be started on it either
         self._pages.append(_Handle(page))
         return page
 
     def _fork(self, command: Fork, now: float) -> None:
-        """Have the zygote start a child, with pipes for what it prints."""
         config = command.config
         handle = self._pages.popleft()
         assert handle.page is command.page, "a Fork comes for each page, in order"
         handle.name = config.name
         self._handles[config.session] = handle
+        try:
+            self._ask_zygote(config, handle, now)
+        except OSError as error:
+            self._core.on_refused(config.session, f"{error.strerror} (see `ulimit -n`)", now)
+            self._bury(config.session)
+
+    def _ask_zygote(self, config: ChildConfig, handle: _Handle, now: float) -> None:
+        """Have the zygote start a child, with pipes for what it prints."""
         writers = []
-        for stream in ("out", "err"):
-            reader, writer = os.pipe2(os.O_CLOEXEC)
-            writers.append(writer)
-            handle.streams.append(LineReader(reader, self._printer(handle, stream), now))
-            self._outputs.open(handle.streams[-1])
-        self._nursery.start(config, handle.page.fd, *writers)
-        for writer in writers:
-            os.close(writer)
-        handle.page.close_fd()
+        try:
+            for stream in ("out", "err"):
+                reader, writer = os.pipe2(os.O_CLOEXEC)
+                writers.append(writer)
+                handle.streams.append(LineReader(reader, self._printer(handle, stream), now))
+                self._outputs.open(handle.streams[-1])
+            self._nursery.start(config, handle.page.fd, *writers)
+        finally:
+            for writer in writers:
+                os.close(writer)
+            handle.page.close_fd()
 
     def _signal(self, command: Signal) -> None:
         handle = self._handles.get(command.session)
         if handle is None:
             return
         try:
-            signal.pidfd_send_signal(handle.pidfd, command.signum)
+            if handle.pidfd >= 0:
+                signal.pidfd_send_signal(handle.pidfd, command.signum)
+            else:
+                os.kill(handle.pid, command.signum)
         except ProcessLookupError:
             return  # it has just ended; its exit is on the way
 
@@ -254,6 +273,7 @@ class Supervisor:
         if isinstance(report, Started):
             handle = self._handles[report.session]
             handle.pid, handle.pidfd = report.pid, report.pidfd
+            self._zygotes_lost = 0
             self._core.on_started(report.session, report.pid, now)
         elif isinstance(report, Exited):
             self._on_exited(report, now)
@@ -280,6 +300,9 @@ class Supervisor:
     def _replace_zygote(self, now: float) -> None:
         """Make a new zygote, as a new interpreter, for this process may not fork any more; its children died too."""
         _log.error("zygote died", extra={"pid": self._nursery.pid})
+        self._zygotes_lost += 1
+        if self._zygotes_lost > _ZYGOTES:
+            self._core.stop("its zygote dies as often as it is made", now, status=1)
         self._ignore(self._nursery.fileno())
         self._nursery.close()
         self._nursery = Nursery.spawn(self._preload)

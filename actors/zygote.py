@@ -205,6 +205,7 @@ def serve(sock: socket.socket, death: int, *, preload: list[str]) -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _close_inherited({0, 1, 2, sock.fileno(), death})
         os.environ.update(birth.ONE_THREAD)
+        os.environ.pop("OMNIBUS_READY_FD", None)  # that is between the supervisor and its launcher
         birth.adopt_sys_path()
         bonds.name_process("omnibus-zygote")
         gc.disable()

@@ -45,7 +45,7 @@ def _declare(mesh: Mesh, client: Client, head: Any, code: bytes | None) -> Kind:
     kind.window = client.windows.get(kind.priority) or client.windows.setdefault(kind.priority, Window())
     if not kind.message:
         kind.pool = mesh.pool(kind.shape)
-        kind.line = kind.pool.queue.line(kind.priority)
+        kind.line = kind.pool.queue.line(kind.priority, client.session)
     return kind
 
 
@@ -153,7 +153,7 @@ def on_ask(mesh: Mesh, client: Client, seq: int, head: Any, body: bytes | None, 
         return
     if getattr(kind, "pool", None) is not actor.pool:
         kind.pool = actor.pool
-        kind.line = actor.pool.queue.line(kind.priority)
+        kind.line = actor.pool.queue.line(kind.priority, client.session)
         kind.cost = None
     task = Task(kind, seq, body, blobs, mesh.now)
     if _admit(mesh, client, kind, task):
@@ -259,6 +259,8 @@ def drop_client(mesh: Mesh, client: Client, reason: str) -> None:
         if not task.kind.detached:
             cancel(mesh, task)
     mesh.topics.forget(client.session)
+    for pool in [*mesh.pools.values(), *(actor.pool for actor in mesh.actors.values())]:
+        pool.queue.forget(client.session)
     for actor in [actor for actor in mesh.actors.values() if actor.owner is client and not actor.named]:
         on_stop(mesh, client, 0, {"actor": actor.name}, None, ())
     for kind in [*client.kinds.values(), *client.adhoc.values()]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from omnibus.channel import Channel
 from omnibus.errors import OmnibusError, ProtocolError
 from omnibus.protocol import BATCH, VERSION, Blob, Record, Verb, decode, encode, split_delimiter
 
@@ -60,6 +61,7 @@ class Broker:
         self._version = version
         self._events: list[Event] = []
         self._strays: list[tuple[bytes, Record, bool]] = []
+        self._resent: list[Message] = []
         self._probe_at = now + self.mesh.settings.probe
 
     # ------------------------------------------------------------------ input
@@ -79,6 +81,8 @@ class Broker:
             peer = self._greet(route, records, lockstep, now)
             if peer is None:
                 return
+        elif peer.channel is not None:
+            peer.channel.received += 1
         peer.seen = now
         if lockstep:
             peer.lockstep = True
@@ -123,12 +127,22 @@ class Broker:
         """Handle the verbs that every role may send."""
         if verb == Verb.PING:
             peer.put([Verb.PONG, about, None, None, 0])
+        elif verb == Verb.ACK and peer.channel is not None:
+            self._acknowledged(peer, about)
         elif verb == Verb.BYE:
             self._leave(peer, "it said BYE")
         elif verb not in (Verb.HELLO, Verb.PONG):
             known = f"{Verb(verb).name} from a {peer.info['role']}" if verb in _VERBS else f"unknown verb {verb}"
             head = {"error": "ProtocolError", "message": f"{known} is not understood; OMB/{VERSION} is spoken here", "again": False}
             peer.put([Verb.ERROR, about, head, None, 0])
+
+    def _acknowledged(self, peer: Peer, count: int) -> None:
+        """Forget the messages that have arrived at ``peer``."""
+        assert peer.channel is not None
+        try:
+            peer.channel.acknowledged(count)
+        except ProtocolError as error:
+            self._fault(peer, Verb.ACK, 0, error)
 
     def _fault(self, peer: Peer, verb: int, about: int, error: Exception) -> None:
         """Answer a record that could not be handled; the rest of its message goes on."""
@@ -144,8 +158,9 @@ class Broker:
             return
         peer.route = None
         peer.lost = now
-        peer.records.clear()
-        peer.blobs.clear()
+        if peer.channel is None:
+            peer.records.clear()
+            peer.blobs.clear()
         self._events.append(Event("lost", repr(peer), "its link broke", session=peer.session))
         self.mesh.at(now + self.mesh.settings.grace, lambda at: self._give_up(peer, at))
 
@@ -181,6 +196,8 @@ class Broker:
             frames = encode([record])
             messages.append((route, [b"", *frames] if lockstep else frames))
         self._strays.clear()
+        messages += self._resent
+        self._resent.clear()
         if not mesh.dirty:
             return messages
         waiting: list[Peer] = []
@@ -223,6 +240,7 @@ class Broker:
             self._stray(route, records[0][1], "ProtocolError", str(error), lockstep)
             return None
         peer = mesh.sessions.get(session)
+        known = peer is not None
         if peer is not None and peer.info["role"] != role:
             self._stray(route, records[0][1], "ProtocolError", f"session {session.hex()} is a {peer.info['role']}'s", lockstep)
             return None
@@ -230,9 +248,10 @@ class Broker:
             self._rebind(peer, route)
         else:
             peer = _ROLES[role](session, route, head, mesh.dirty, now)
+            peer.channel = Channel() if head.get("resume") and not lockstep else None
             mesh.sessions[session] = mesh.routes[route] = peer
         peer.lockstep = lockstep
-        self._welcome(peer, records[0][1])
+        self._welcome(peer, records[0][1], head, known)
         self._join(peer)
         return peer
 
@@ -241,10 +260,12 @@ class Broker:
             self.mesh.routes.pop(peer.route, None)
         peer.route, peer.lost = route, None
         self.mesh.routes[route] = peer
-        peer.records.clear()
-        peer.blobs.clear()
+        if peer.channel is None:
+            peer.records.clear()
+            peer.blobs.clear()
 
-    def _welcome(self, peer: Peer, about: int) -> None:
+    def _welcome(self, peer: Peer, about: int, hello: dict[str, Any], known: bool) -> None:
+        """Answer HELLO. To a session that goes on over a new link, send again what did not arrive over the old one."""
         mesh = self.mesh
         limits = mesh.limits
         head = {
@@ -256,7 +277,23 @@ class Broker:
             **mesh.about,
             "limits": {name: getattr(limits, name) for name in limits.__slots__},
         }
-        peer.put([Verb.WELCOME, about, head, None, 0])
+        channel, route = peer.channel, peer.route
+        if channel is None or route is None:
+            peer.put([Verb.WELCOME, about, head, None, 0])
+            return
+        try:
+            kept = channel.resume(_count(hello.get("received"))) if known else []
+        except ProtocolError as error:
+            self._stray(route, about, "ProtocolError", str(error), False)
+            return
+        head |= {"resumed": known, "received": channel.received}
+        self._strays.append((route, [Verb.WELCOME, about, head, None, 0], False))
+        # A second HELLO over one link begins anew: what the first was to be sent again must not arrive twice.
+        self._resent = [message for message in self._resent if message[0] != route]
+        self._resent += [(route, frames) for frames in kept]
+        if peer.records and not peer.dirty:
+            peer.dirty = True
+            mesh.dirty.append(peer)
 
     def _join(self, peer: Peer) -> None:
         """Give a peer that said HELLO its place."""
@@ -362,20 +399,29 @@ def _owes(peer: Peer) -> bool:
     return isinstance(peer, Client) and bool(peer.tasks)
 
 
+def _count(received: Any) -> int:
+    """Return a HELLO's count of received messages; nonsense counts as none."""
+    return received if type(received) is int and received >= 0 else 0
+
+
 def _pack(peer: Peer, messages: list[Message]) -> None:
-    """Pack what is queued for ``peer`` into messages of at most :data:`BATCH` records (one message for a lockstep peer)."""
-    route = peer.route
+    """Pack what is queued for ``peer`` into messages of at most :data:`BATCH` records (a lockstep peer's into one)."""
+    route, channel = peer.route, peer.channel
     assert route is not None
     records, blobs = peer.records, peer.blobs
     peer.records, peer.blobs = [], []
     if peer.lockstep:
         messages.append((route, [b"", *encode(records, blobs)]))
-    elif len(records) <= BATCH:
-        messages.append((route, encode(records, blobs)))
-    else:
-        at = 0
-        for start in range(0, len(records), BATCH):
-            batch = records[start : start + BATCH]
-            count = sum(record[4] for record in batch) if blobs else 0
-            messages.append((route, encode(batch, blobs[at : at + count])))
-            at += count
+        return
+    due = channel.acknowledgement() if channel is not None else None
+    if due is not None:
+        records.insert(0, due)
+    at = 0
+    for start in range(0, len(records), BATCH):
+        batch = records[start : start + BATCH] if len(records) > BATCH else records
+        count = sum(record[4] for record in batch) if blobs else 0
+        frames = encode(batch, blobs[at : at + count])
+        at += count
+        if channel is not None:
+            channel.keep(frames)
+        messages.append((route, frames))

@@ -41,7 +41,10 @@ def _top(pool: Pool) -> float:
 
 
 def _fill(mesh: Mesh, pool: Pool, now: float) -> None:
-    """Fill the pool's workers in turn; each gets its fair part of the queue, up to its horizon."""
+    """Fill the pool's workers in turn; each gets its fair part of the queue, up to its horizon.
+
+    Those that have no room now count too: what is left for them goes by its priority when they have.
+    """
     free = pool.free
     queue = pool.queue
     while queue.depth and free:
@@ -49,7 +52,7 @@ def _fill(mesh: Mesh, pool: Pool, now: float) -> None:
         worker.listed = False
         if not worker.busy and not claim(mesh, worker):
             continue
-        _load(mesh, worker, pool, -(-queue.depth // (len(free) + 1)), now)
+        _load(mesh, worker, pool, -(-queue.depth // len(pool.workers)), now)
         pool.enlist(worker)
 
 

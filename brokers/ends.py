@@ -45,7 +45,7 @@ def end(mesh: Mesh, task: Task, how: str, record: Record, blobs: Sequence[Blob] 
         _keep(mesh, task, record, blobs)
     if kind.silent:
         return
-    if client.route is not None:
+    if client.listens:
         client.put(record, blobs)
     elif not kind.detached:
         books.dropped += 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from collections.abc import Hashable
 from typing import Generic, Protocol, TypeVar
 
 __all__ = ["Lane", "LaneQueue", "Line", "Waiting"]
@@ -54,10 +55,11 @@ class LaneQueue(Generic[T]):
     them from starving. ``None`` (the default) is strict order.
     """
 
-    __slots__ = ("_guard", "_lanes", "_order", "_pops", "depth")
+    __slots__ = ("_guard", "_lanes", "_lines", "_order", "_pops", "depth")
 
     def __init__(self, guard: int | None = None) -> None:
         self._lanes: dict[int, Lane[T]] = {}
+        self._lines: dict[tuple[int, Hashable], Line[T]] = {}
         self._order: list[Lane[T]] = []
         self._guard = guard
         self._pops = 0
@@ -75,9 +77,18 @@ class LaneQueue(Generic[T]):
         """Return how much waits at each priority, highest first."""
         return {lane.priority: lane.depth for lane in reversed(self._order)}
 
-    def line(self, priority: int) -> Line[T]:
-        """Return a new line at ``priority``: its holder pushes through it, and takes its turn with the lane's other lines."""
-        return Line(self._lanes.get(priority) or Lane(priority))
+    def line(self, priority: int, owner: Hashable) -> Line[T]:
+        """Return the owner's line at ``priority``: what it pushes through it stays in order, and takes turns with others'."""
+        key = (priority, owner)
+        found = self._lines.get(key)
+        if found is None:
+            found = self._lines[key] = Line(self._lanes.get(priority) or Lane(priority))
+        return found
+
+    def forget(self, owner: Hashable) -> None:
+        """Drop the lines of an owner that will push no more; what still waits in them stays."""
+        for key in [key for key in self._lines if key[1] == owner]:
+            del self._lines[key]
 
     def push(self, line: Line[T], item: T) -> None:
         """Queue ``item`` behind what its line holds."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from omnibus.channel import Channel
 from omnibus.protocol import Blob, Record
 
 if TYPE_CHECKING:
@@ -24,10 +25,10 @@ class Peer:
     """One session. ``route`` is the ROUTER's name for its link, ``None`` while it has none.
 
     ``seen`` is when it last sent something, ``lost`` since when it has no route. ``lockstep`` marks a REQ peer, which gets
-    one message for each that it sent.
+    one message for each that it sent. ``channel`` keeps what a broken link may have swallowed, for peers that can resume.
     """
 
-    __slots__ = ("blobs", "dirty", "info", "lockstep", "lost", "name", "outlet", "records", "route", "seen", "session")
+    __slots__ = ("blobs", "channel", "dirty", "info", "lockstep", "lost", "name", "outlet", "records", "route", "seen", "session")
     role = "peer"
 
     def __init__(self, session: bytes, route: bytes, info: dict[str, Any], outlet: list[Peer], now: float) -> None:
@@ -38,10 +39,16 @@ class Peer:
         self.seen = now
         self.lost: float | None = None
         self.lockstep = False
+        self.channel: Channel | None = None
         self.records: list[Record] = []
         self.blobs: list[Blob] = []
         self.dirty = False
         self.outlet = outlet
+
+    @property
+    def listens(self) -> bool:
+        """Whether what is queued for it can still reach it: over its link, or over the next one."""
+        return self.route is not None or self.channel is not None
 
     def put(self, record: Record, blobs: Sequence[Blob] = ()) -> None:
         """Queue ``record`` and its blobs for this peer."""

@@ -102,7 +102,7 @@ def on_chunk(mesh: Mesh, worker: Worker, aid: int, head: Any, body: bytes | None
         return
     task.chunked = True
     client = task.kind.client
-    if client.route is not None:
+    if client.listens:
         client.put([Verb.CHUNK, task.seq, None, body, len(blobs)], blobs)
 
 

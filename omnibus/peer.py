@@ -87,6 +87,7 @@ class ClientPeer:
         self._code = code
         self._hello = hello
         self._greeting: list[Record] = []
+        self._greetings = 0
         self._channel = Channel()
         self._urgent: list[Record] = []
         self._returned: deque[list[Blob]] = deque()
@@ -116,7 +117,8 @@ class ClientPeer:
             self.ready = False
             self._returned.clear()
             head = {**self._hello, "resume": True, "received": self._channel.received}
-            self._greeting = [[Verb.HELLO, 0, head, None, 0]]
+            self._greetings += 1
+            self._greeting = [[Verb.HELLO, self._greetings, head, None, 0]]
 
     def take(self) -> list[Blob] | None:
         """Return the frames of the next message to send, ``None`` when there is nothing (yet)."""
@@ -184,6 +186,8 @@ class ClientPeer:
         at = 2
         records = decode(frames)
         if records and not _speaks_for_link(records[0]):
+            if not self.ready:
+                return  # it was under way when this end greeted anew, and will be sent again
             self._channel.received += 1
         for verb, about, head, body, count in records:
             blobs: Sequence[Blob] = ()
@@ -252,6 +256,8 @@ class ClientPeer:
         if not isinstance(head, dict) or head.get("omb") != VERSION:
             self.fail(ProtocolError(f"the broker answered HELLO with {head!r:.120}; OMB/{VERSION} was expected"))
             return
+        if about != self._greetings:
+            return  # it answers an earlier greeting, and the answer to the last one follows
         if self.welcome and head.get("epoch") != self.welcome.get("epoch"):
             self.fail(Unreachable("the broker was restarted and knows nothing of this session: connect again"))
             return

@@ -21,19 +21,19 @@ word   writer     meaning
 ====== ========== ==========================================================================
 
 **Order.** Attempt ids rise in the order in which a child begins them. All stores are single aligned words, so no
-reader sees half of one. What must not fail is *a revoked attempt never begins, and one that was not revoked is not
-refused*. The child stores ``begun``, then a full fence, then loads ``revision``; the supervisor stores ring and
+reader sees half of one. What must hold is: a revoked attempt never begins, and one that was not revoked is not
+refused. The child stores ``begun``, then a full fence, then loads ``revision``; the supervisor stores ring and
 ``revision``, then a full fence, then loads ``begun``. Of two such sides at least one sees the other's store
-(Dekker), so there are three cases. The supervisor sees an older ``begun``: the child has yet to look, and will find the
-entry: the attempt is revoked. The child sees the old ``revision``: then the supervisor sees the new ``begun``, takes
-its entry back, and the attempt runs. Both see each other: the child finds an undecided entry and waits until the supervisor,
-two instructions on, has decided. The waiting side is the child, for the supervisor runs no user code and if it
-dies the child dies too.
+(Dekker), so there are three cases. The supervisor sees an older ``begun``: the child has yet to look, and will find
+the entry: the attempt is revoked. The child sees the old ``revision``: then the supervisor sees the new ``begun``,
+takes its entry back, and the attempt runs. Both see each other: the child finds an undecided entry and waits until
+the supervisor, two instructions on, has decided. The waiting side is the child, for the supervisor runs no user
+code, and if it dies the child dies too.
 
-The fence is an uncontended lock taken and given back: on x86-64 these are locked instructions, each a full fence. Elsewhere
-acquire and release are one-way, and twice in a row they make a full one (the first release is ordered before the
-second acquire, in the sequentially consistent release and acquire of AArch64). The other words need no fence: they are
-advice, and are read again.
+The fence is an uncontended lock, taken and given back: on x86-64 these are locked instructions, each a full fence.
+Elsewhere acquire and release are one-way, and twice in a row they make a full one (the first release is ordered
+before the second acquire, as AArch64 has it for its sequentially consistent pair). The other words need no fence:
+they are advice, and are read again.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class StatusPage:
         return self._words[_BEGUN]
 
     def running(self) -> tuple[int, int] | None:
-        """Return the attempt that the child is in, and since which nanosecond of the monotonic clock; ``None`` when idle.
+        """Return the attempt that the child is in, and its start in monotonic nanoseconds; ``None`` when idle.
 
         ``ended`` is read last, because the child writes it before it touches the time again: if the attempt
         has not ended after the time was read, the time is this attempt's.

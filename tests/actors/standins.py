@@ -11,12 +11,21 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 from omnibus.actors.config import ChildConfig
 from omnibus.sharedmem import StatusPage
 
 __all__: list[str] = []
+
+
+WAITER = [sys.executable, "-c", "import signal; signal.pause()"]
+
+
+def own(file: str) -> str:
+    """Return what the kernel says of this process."""
+    return Path(f"/proc/self/{file}").read_text()
 
 
 def describe(config: ChildConfig) -> int:
@@ -36,11 +45,11 @@ def describe(config: ChildConfig) -> int:
         "fds": sorted(int(fd) for fd in os.listdir("/proc/self/fd"))[:-1],
         "sigint": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
         "sigchld": signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL,
-        "comm": open("/proc/self/comm").read().strip(),
-        "oom": int(open("/proc/self/oom_score_adj").read()),
+        "comm": own("comm").strip(),
+        "oom": int(own("oom_score_adj")),
         "threads": threading.active_count(),
         "path": sys.path,
-        "cmdline": open("/proc/self/cmdline").read().split("\0")[:-1],
+        "cmdline": own("cmdline").split("\0")[:-1],
         "address": config.target.address,
         "secret": config.target.key.secret if config.target.key else "",
     }
@@ -82,14 +91,14 @@ def polite(config: ChildConfig) -> int:
 
 def leave_grandchild(config: ChildConfig) -> int:
     """Start a process of its own, say its pid, and wait."""
-    with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(WAITER, stdout=subprocess.DEVNULL) as process:
         print(process.pid)
         return wait(config)
 
 
 def leave_grandchild_and_exit(config: ChildConfig) -> int:
     """Start a process of its own, say its pid, and end."""
-    process = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(WAITER, stdout=subprocess.DEVNULL)
     print(process.pid)
     process.returncode = 0  # not waited for, on purpose
     return 0
@@ -138,7 +147,12 @@ def serve(config: ChildConfig) -> int:
     """Begin and end attempts as standard commands on a file say; the tests drive the page through it."""
     page = StatusPage.attach(config.page_fd)
     print("up")
-    signal.signal(signal.SIGTERM, lambda signum, frame: print("term", page.reason) or os._exit(0))  # type: ignore[func-returns-value]
+
+    def leave(signum: int, frame: object) -> None:
+        print("term", page.reason)
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, leave)
     with open(os.environ["STANDIN_FIFO"]) as commands:
         for line in commands:
             what, _, number = line.strip().partition(" ")

@@ -1,9 +1,10 @@
-"""A node as a real process, a ROUTER in the test for its broker: what it reports, obeys, and takes along when it dies."""
+"""A node as a real process, a ROUTER in the test for its broker: what it says, obeys, and takes along when it dies."""
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -47,7 +48,7 @@ class Broker:
         self.socket = self._bind()
 
     def pump(self, timeout: float) -> None:
-        if not self.socket.poll(timeout * 1000):
+        if not self.socket.poll(int(timeout * 1000)):
             return
         route, *frames = self.socket.recv_multipart()
         for record in decode(frames):
@@ -418,3 +419,21 @@ def test_a_wrong_option_is_refused_by_name(launch: Callable[..., Node], options:
     _, errors = node.process.communicate(timeout=DEADLINE)
     assert node.process.returncode == 1
     assert message in errors
+
+
+def test_a_node_without_descriptors_left_says_so_and_goes_on(broker: Broker, launch: Callable[..., Node]) -> None:
+    def few_descriptors() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
+
+    launch("--workers", "0", preexec_fn=few_descriptors)
+    broker.hello()
+    for number in range(20):
+        broker.say(Verb.START, number + 1, {"name": f"a{number}", "role": "actor"})
+    refused = broker.child("exited", code=None, restart_in=None)
+    assert "could not be started: " in refused["reason"]
+    assert "ulimit -n" in refused["reason"]
+    started = broker.child("started")
+    broker.say(Verb.HALT, 99, {"name": started["name"], "grace": 1})
+    broker.child("exited", started["name"], signal=signal.SIGTERM)
+    broker.say(Verb.PING, 5)
+    broker.expect(lambda record: record[0] == Verb.PONG)

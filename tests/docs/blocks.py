@@ -1,8 +1,9 @@
 """The documentation as programs: the fenced blocks of a page, run in their order.
 
-The ``python`` blocks of a page are one script, its ``console`` and ``sh`` blocks one shell session in which the lines that
-begin with ``$ `` are commands. What a block should print stands in a ``text`` block right below it, or in a console block below
-the command; ``…`` stands for anything within a line. ``<!-- not run: why -->`` above a fence exempts a block.
+The ``python`` blocks of a page are one script, its ``console`` and ``sh`` blocks one shell session in which the lines
+that begin with ``$ `` are commands. What a block should print stands in a ``text`` block right below it, or in a
+console block below the command; ``…`` stands for anything within a line. ``<!-- not run: why -->`` above a fence
+exempts a block.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def run_python(page: list[Block], folder: Path) -> None:
 
 
 def run_shell(page: list[Block], folder: Path) -> None:
-    """Run the commands of blocks as one shell session in a checkout; fail unless each succeeds and prints what it should."""
+    """Run the commands of blocks as one shell session in the root; each must end well and print what it should."""
     commands = [(block, *command) for block in page for command in _commands(block)]
     script = ["set -euo pipefail\n"]
     script += [f"echo '{SENTINEL.format(n)}'\n{command}\n" for n, (_, command, _) in enumerate(commands)]

@@ -16,7 +16,9 @@ import pytest
 
 import omnibus
 from omnibus.bus import Bus
+from omnibus.futures import Future
 from tests.support.events import eventually
+from tests.support.gates import Gate, pass_gate
 
 
 class Counter(omnibus.Actor):
@@ -64,6 +66,13 @@ def bus() -> Iterator[Bus]:
 
 def add(a: int, b: int = 0) -> int:
     return a + b
+
+
+def hold_both(bus: Bus, gate: Gate) -> list[Future[str]]:
+    """Have both workers wait at ``gate``."""
+    held = [bus.submit(pass_gate, gate.path) for _ in range(2)]
+    eventually(lambda: bus.status()["tasks"]["running"] == 2, what="both workers are held")
+    return held
 
 
 # ---------------------------------------------------------------------- tasks
@@ -135,28 +144,21 @@ def test_many_threads_share_a_bus(bus: Bus) -> None:
 
 def test_the_high_lane_goes_first(bus: Bus, tmp_path: Path) -> None:
     """While both workers are held, low tasks queue up; the high ones that come later run before them."""
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
     log = tmp_path / "log"
-
-    def hold(path: str) -> None:
-        with open(path):
-            pass
 
     def write(path: str, text: str) -> None:
         with open(path, "a") as file:
             file.write(text)
+        threading.Event().wait(0.01)  # beyond the horizon, so that nothing is prefetched
 
-    holders = [bus.submit(hold, str(gate)) for _ in range(2)]
-    eventually(lambda: bus.status()["tasks"]["running"] == 2, what="both workers are held")
-    low = [bus.options(priority=-1).submit(write, str(log), "l") for _ in range(6)]
-    high = [bus.options(priority=7).submit(write, str(log), "h") for _ in range(6)]
-    eventually(lambda: bus.status()["lanes"] == {7: 6, -1: 6}, what="twelve tasks wait")
-    writers = [os.open(gate, os.O_WRONLY) for _ in range(2)]
-    for writer in writers:
-        os.close(writer)
-    for future in [*holders, *low, *high]:
-        future.result(20)
+    with Gate(tmp_path) as gate:
+        holders = hold_both(bus, gate)
+        low = [bus.options(priority=-1).submit(write, str(log), "l") for _ in range(6)]
+        high = [bus.options(priority=7).submit(write, str(log), "h") for _ in range(6)]
+        eventually(lambda: bus.status()["lanes"] == {7: 6, -1: 6}, what="twelve tasks wait")
+        gate.open(2)
+        for future in [*holders, *low, *high]:
+            future.result(20)
     assert log.read_text().startswith("hhhh") and sorted(log.read_text()) == ["h"] * 6 + ["l"] * 6
 
 
@@ -172,25 +174,18 @@ def test_a_task_that_submits_and_waits_does_not_deadlock(bus: Bus) -> None:
 
 
 def test_cancel_before_and_while_running(bus: Bus, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-
-    def hold(path: str) -> None:
-        with open(path):
-            pass
-
-    running = [bus.submit(hold, str(gate)) for _ in range(2)]
-    eventually(lambda: bus.status()["tasks"]["running"] == 2, what="both workers are held")
-    waiting = bus.submit(add, 1)
-    assert waiting.cancel()
-    with pytest.raises(omnibus.Cancelled):
-        waiting.result(10)
-    for future in running:
-        future.cancel()
-    for future in running:
+    with Gate(tmp_path) as gate:
+        running = hold_both(bus, gate)
+        waiting = bus.submit(add, 1)
+        assert waiting.cancel()
         with pytest.raises(omnibus.Cancelled):
-            future.result(20)
-        assert future.cancelled()
+            waiting.result(10)
+        for future in running:
+            future.cancel()
+        for future in running:
+            with pytest.raises(omnibus.Cancelled):
+                future.result(20)
+            assert future.cancelled()
     assert bus.submit(add, 1, 1).result(10) == 2
 
 
@@ -205,21 +200,13 @@ def test_timeout_ends_what_runs_too_long(bus: Bus) -> None:
 
 
 def test_ttl_ends_what_waits_too_long(bus: Bus, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-
-    def hold(path: str) -> None:
-        with open(path):
-            pass
-
-    holders = [bus.submit(hold, str(gate)) for _ in range(2)]
-    eventually(lambda: bus.status()["tasks"]["running"] == 2, what="both workers are held")
-    with pytest.raises(omnibus.Expired, match="ttl"):
-        bus.options(ttl=0.05).submit(add, 1).result(10)
-    for writer in [os.open(gate, os.O_WRONLY) for _ in range(2)]:
-        os.close(writer)
-    for future in holders:
-        future.result(10)
+    with Gate(tmp_path) as gate:
+        holders = hold_both(bus, gate)
+        with pytest.raises(omnibus.Expired, match="ttl"):
+            bus.options(ttl=0.05).submit(add, 1).result(10)
+        gate.open(2)
+        for future in holders:
+            future.result(10)
 
 
 def test_a_worker_that_is_killed_loses_nothing(bus: Bus) -> None:
@@ -346,7 +333,7 @@ def test_a_closed_bus_says_so() -> None:
 
 def test_closing_ends_what_is_unfinished(bus: Bus) -> None:
     other = omnibus.connect(bus.address)
-    futures = [other.submit(threading.Event().wait) if False else other.submit("time:sleep", 30) for _ in range(4)]
+    futures = [other.submit("signal:pause") for _ in range(4)]
     assert other.close() == 4
     for future in futures:
         with pytest.raises(omnibus.BusClosed):
@@ -369,7 +356,7 @@ def test_sizing_a_mesh_that_runs_is_refused(bus: Bus) -> None:
 def test_a_broker_that_dies_ends_every_future() -> None:
     bus = omnibus.connect(workers=1)
     try:
-        futures = [bus.submit("time:sleep", 30) for _ in range(100)]
+        futures = [bus.submit("signal:pause") for _ in range(100)]
         os.kill(bus.status()["broker"]["pid"], signal.SIGKILL)
         for future in futures:
             with pytest.raises(omnibus.Unreachable, match="ended"):

@@ -186,12 +186,12 @@ def test_two_processes_agree_on_every_attempt(mine: StatusPage) -> None:
             if mine.revoke(aid):
                 revoked.add(aid)
         with open(reader, "rb") as pipe:
-            ran = pipe.read()
+            told = pipe.read()
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    assert len(ran) == count + 1
-    assert {aid for aid in range(1, count + 1) if not ran[aid]} == revoked & set(range(1, count + 1))
+    assert len(told) == count + 1
+    assert {aid for aid in range(1, count + 1) if not told[aid]} == revoked & set(range(1, count + 1))
     assert revoked, "the race was never won: the test shows nothing"
 
 

@@ -99,7 +99,7 @@ def _add(turn: Turn, text: str, number: int) -> None:
         (turn.inputs if last.sent else turn.outputs).append(last)
     if isinstance(value, dict):
         last.frames = value["frames"]
-    else:
+    elif value:
         last.records.append([*value, *[None, None, None, []][len(value) - 1 :]])
 
 

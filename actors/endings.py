@@ -1,0 +1,115 @@
+"""How an attempt ends where it does not end in a value: what its FAIL record says. No I/O.
+
+What the user's code raised arrives as :class:`omnibus.RemoteError`, of whatever class it was: also an error of
+Omnibus's own, such as the ``WorkerDied`` of a task that this one waited for, which says nothing about *this* worker.
+Only a ``RemoteError`` goes on as the one that it is, so that the first cause shows through any number of tasks that
+wait for each other. What the mesh's own code found wrong (an argument that cannot be decoded, a method that is not
+there, a result that cannot be sent) arrives as its own class.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from omnibus.errors import Cancelled, OmnibusError, RemoteError, SetupFailed, TaskTimeout, WorkerDied
+from omnibus.payload import encode_error
+
+__all__ = ["REVOKED", "Abort", "Ending", "Fault", "aborted", "is_surrender", "of_mesh", "of_user", "revoked"]
+
+Ending = tuple[dict[str, Any], bytes | None]
+"""The head and the body of a FAIL record."""
+
+REVOKED: Final = "Revoked"
+"""Names an attempt that never began: the broker hands it out again, and it costs nothing."""
+
+_MESSAGE: Final = 16 * 1024
+_SILENT: Final = "<no text: the exception's own methods raised {}>"
+
+
+class Abort(BaseException):
+    """Raised inside a running attempt to end it.
+
+    ``reason`` is ``cancel``, ``timeout``, or ``stop`` where its actor ends.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Fault(Exception):
+    """Carries an error of the mesh's own through code that may also meet the user's."""
+
+    def __init__(self, error: OmnibusError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def revoked(why: str) -> Ending:
+    """Return how an attempt ends that did not begin."""
+    return {"error": REVOKED, "message": why}, None
+
+
+def aborted(reason: str, timeout: float | None) -> Ending:
+    """Return how an attempt ends that was ended from outside; ``timeout`` is what it was allowed."""
+    if reason == "timeout":
+        allowed = "its timeout" if timeout is None else f"its timeout of {timeout:g} s"
+        return {"error": TaskTimeout.__name__, "message": f"it ran longer than {allowed} and was stopped"}, None
+    if reason == "stop":
+        return {"error": WorkerDied.__name__, "message": "its actor was stopped while it ran"}, None
+    return {"error": Cancelled.__name__, "message": "it was cancelled while it ran"}, None
+
+
+def is_surrender(error: BaseException) -> bool:
+    """Say whether code that was asked to end says by ``error`` that it did."""
+    # By its name, because importing asyncio for a class would cost each worker some megabytes.
+    return isinstance(error, Cancelled) or type(error).__name__ == "CancelledError"
+
+
+def of_mesh(error: OmnibusError, where: str = "") -> Ending:
+    """Return how an attempt ends in an error of the mesh's own; ``where`` is put before its message."""
+    message = f"{where}: {error}" if where else str(error)
+    return {"error": type(error).__name__, "message": message[:_MESSAGE]}, None
+
+
+def of_user(error: BaseException, *, code: bool, setup: str = "") -> Ending:
+    """Return how an attempt ends in an exception of the user's code, whatever the exception's own methods do.
+
+    ``setup`` names the actor whose making raised it: that is its :class:`SetupFailed`.
+    """
+    try:
+        return _describe(error, code, setup)
+    except Exception as fault:
+        return _bare(error, setup, type(fault).__name__)
+    except (KeyboardInterrupt, SystemExit, GeneratorExit) as fault:  # raised by a user's __str__, and no more than that
+        return _bare(error, setup, type(fault).__name__)
+
+
+def _describe(error: BaseException, code: bool, setup: str) -> Ending:
+    facts, body = encode_error(error, code=code)
+    kind, message = facts["type"], facts["message"]
+    if setup:
+        text = f"{setup} could not be set up: {_short(kind)}: {message}\n\nRemote traceback:\n{facts['traceback']}"
+        return {**facts, "error": SetupFailed.__name__, "message": text}, body
+    if type(error) is RemoteError and error.type_name:
+        cause = error.__cause__
+        body = encode_error(cause, code=code)[1] if cause is not None else None
+        return _remote(error.type_name, str(error.args[0]), facts["traceback"]), body
+    return _remote(kind, f"{_short(kind)}: {message}" if message else _short(kind), facts["traceback"]), body
+
+
+def _remote(kind: str, message: str, traceback: str) -> dict[str, Any]:
+    return {"error": RemoteError.__name__, "message": message, "type": kind, "traceback": traceback}
+
+
+def _short(kind: str) -> str:
+    return kind.removeprefix("builtins.")
+
+
+def _bare(error: BaseException, setup: str, fault: str) -> Ending:
+    """Return what can be said of an exception whose own methods raise."""
+    kind = type.__getattribute__(type(error), "__name__")
+    message = f"{kind}: {_SILENT.format(fault)}"
+    if setup:
+        return {"error": SetupFailed.__name__, "message": f"{setup} could not be set up: {message}"}, None
+    return _remote(kind, message, ""), None

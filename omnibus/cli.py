@@ -1,0 +1,104 @@
+"""``omnibus``: the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import typer
+
+from omnibus import __version__
+from omnibus.commands import audit, base, doctor, extras, output, processes, status, top, up, work
+from omnibus.commands.base import INTERRUPTED, OK, PASS_ON, USAGE
+from omnibus.errors import OmnibusError
+
+__all__ = ["app", "main"]
+
+_MESH: Final = "Run a mesh"
+_WORK: Final = "Give it work"
+_LOOK: Final = "Look at it"
+_REST: Final = "Try it"
+
+_EPILOG = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no mesh could be reached, 130 interrupted."
+_ClickError: type[Exception] = typer.BadParameter.__mro__[2]  # whichever click it is that this typer stands on
+
+app = typer.Typer(
+    name="omnibus",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"omnibus {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Omnibus: an actor-model message bus over ZeroMQ for machine-learning work.
+
+    Start with `omnibus up` in one terminal, and `omnibus submit builtins:pow 2 10` in another.
+
+    A command finds its mesh by --address, else by $OMNIBUS_ADDRESS, else by the run file that `omnibus up` writes
+    into $OMNIBUS_RUN_DIR.
+    """
+
+
+for _panel, _commands in {
+    _MESH: {"up": up.up, "broker": processes.broker, "node": processes.node},
+    _WORK: {"submit": work.submit, "call": work.call, "fetch": work.fetch},
+    _LOOK: {"status": status.status, "top": top.top, "logs": output.logs, "audit": audit.audit, "doctor": doctor.doctor},
+    _REST: {"bench": extras.bench, "demo": extras.demo},
+}.items():
+    for _name, _command in _commands.items():
+        _settings: dict[str, Any] = PASS_ON if _name in ("submit", "call", "bench", "demo") else {}
+        app.command(_name, rich_help_panel=_panel, epilog=_EPILOG, context_settings=_settings)(_command)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line, and return its exit code; what went wrong is said on standard error, in one line."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    command = next((word for word in arguments if not word.startswith("-")), "")
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: base.say(command, f"warning: {message}")
+        try:
+            return int(app(arguments, prog_name="omnibus", standalone_mode=False) or OK)
+        except OmnibusError as error:
+            base.say(command, base.one_line(error))
+            return base.exit_code(error)
+        except (KeyboardInterrupt, typer.Abort):
+            return INTERRUPTED
+        except BrokenPipeError:
+            # Whoever read our output is gone. What is still buffered would raise again when Python ends.
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return INTERRUPTED + 11  # as a shell sees one that SIGPIPE ended
+        except _ClickError as error:
+            return _say_usage(command, error)
+
+
+def _say_usage(command: str, error: Any) -> int:
+    """Say what is wrong with a command line, and where to read more."""
+    known = command if command in {each.name for each in app.registered_commands} else ""
+    text = " ".join(error.format_message().split()).removesuffix(".")
+    if not text:  # no command at all, for which the help was printed
+        return USAGE
+    base.say(known, f"{text}; see `omnibus {known + ' ' if known else ''}--help`")
+    return int(getattr(error, "exit_code", USAGE))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""``omnibus up``: a mesh in the foreground."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+
+from omnibus.commands.processes import (
+    BindOption,
+    CpusOption,
+    GpusOption,
+    InsecureBindOption,
+    LabelOption,
+    LogJsonOption,
+    LogLevelOption,
+    MemoryOption,
+    PreloadOption,
+    WorkersOption,
+    logging_environment,
+    mesh_socket,
+    node_options,
+)
+from omnibus.errors import UsageError
+
+__all__ = ["up"]
+
+
+def up(
+    workers: WorkersOption = None,
+    cpus: CpusOption = None,
+    gpus: GpusOption = "auto",
+    memory: MemoryOption = None,
+    label: LabelOption = None,
+    preload: PreloadOption = None,
+    name: Annotated[str, typer.Option(metavar="NAME", help="The node's name.", show_default="the host's")] = "",
+    bind: BindOption = None,
+    insecure: InsecureBindOption = False,
+    drain: Annotated[
+        float, typer.Option(metavar="S", help="Seconds that queued and running work may take to end, once told to stop.")
+    ] = 30.0,
+    within: Annotated[float, typer.Option(metavar="S", help="Seconds within which the mesh must be up.")] = 20.0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not show what workers and actors print.")] = False,
+    log_level: LogLevelOption = "warning",
+    log_json: LogJsonOption = False,
+    state: Annotated[str, typer.Option(metavar="DIRECTORY", hidden=True)] = "",
+) -> int:
+    """Run a mesh in the foreground: a broker, and a node with its workers.
+
+    Prints `ready ADDRESS` once both serve, and `also ADDRESS` for each further one. The address and the key stand in the
+    run file, so that programs and commands on this host need neither: `omnibus.connect()` and `omnibus status` find it.
+    What workers print is shown, marked with its source.
+
+    [b]To stop it[/b], press Ctrl-C or send it TERM: it leaves the run file, waits until what is queued and running has
+    ended (--drain seconds at most), and stops. A second Ctrl-C stops at once. Exits 0 if nothing was lost, else 1.
+
+    [b]Examples[/b]
+
+    `omnibus up`                               a worker for each CPU, for programs of this user on this host
+
+    `omnibus up --workers 4 --gpus 2`          four workers, and two of the GPUs
+
+    `omnibus up --bind tcp://0.0.0.0:7890`     for other hosts too, which need a copy of the run file as their key
+
+    `OMNIBUS_RUN_DIR=/tmp/b omnibus up`        a second mesh beside the first
+    """
+    if state:
+        raise UsageError(
+            "--state is not implemented in this version: a broker keeps its queue in memory, and what is queued ends "
+            "with it. Leave the option out"
+        )
+    from omnibus.commands.foreground import Foreground, Plan, refuse_second
+    from omnibus.rundir import RUN_FILE, run_dir
+
+    folder = run_dir()
+    refuse_second(folder / RUN_FILE)
+    options = ["--log-level", log_level]
+    plan = Plan(
+        folder,
+        mesh_socket(folder),
+        broker=[*options, *[word for address in bind or () for word in ("--bind", address)], *["--insecure"] * insecure],
+        node=[*options, *node_options(workers, cpus, gpus, memory, label, preload, name)],
+        environment=logging_environment(log_level, log_json),
+        drain=drain,
+        within=within,
+        quiet=quiet,
+    )
+    mesh = Foreground(plan)
+    try:
+        addresses = mesh.start()
+        print(f"ready {addresses[0]}", flush=True)
+        for address in addresses[1:]:
+            print(f"also {address}", flush=True)
+        _warn_of_another(addresses)
+        return mesh.run()
+    finally:
+        mesh.close()
+
+
+def _warn_of_another(addresses: tuple[str, ...]) -> None:
+    """Say so where this shell's environment names another mesh."""
+    from omnibus.address import ADDRESS_VARIABLE
+    from omnibus.commands.base import say
+
+    named = os.environ.get(ADDRESS_VARIABLE, "")
+    if named and named not in addresses:
+        say("up", f"note: ${ADDRESS_VARIABLE} is {named} here, and commands of this shell go there: unset it")
+
+
