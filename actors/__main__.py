@@ -55,20 +55,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--grace", type=float, default=5.0, metavar="S", help="seconds that a child may take to stop")
     add("--broker-grace", type=float, metavar="S", help="seconds to live on without a broker (default: 30; 2 if owned)")
     add("--entry", help=argparse.SUPPRESS)
-    add("--log-level", default="WARNING", metavar="LEVEL")
+    add("--log-level", metavar="LEVEL", help="debug, info, warning (the default) or error")
     return parser.parse_args(list(arguments))
 
 
 def _node(options: argparse.Namespace) -> int:
     """Run a node to its end; return the exit status."""
-    import logging
-
+    from omnibus import logs
     from omnibus.errors import OmnibusError
+    from omnibus.hostid import host_name
 
-    logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    from .supervisor import Supervisor
+
     try:
-        from .supervisor import Supervisor
-
+        logs.install(options.log_level, node=options.name or host_name())
         owner = _open_owner(options.owner)
         return Supervisor(_spec(options), owner=owner, preload=options.preload).run()
     except OmnibusError as error:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
-from omnibus.face import WITHIN_VARIABLE
 from omnibus.handshake import describe
 from omnibus.links import make_context, make_dealer
 from omnibus.linkwatch import LinkWatch
@@ -33,6 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Process", "main"]
 
+WITHIN_VARIABLE: Final = "OMNIBUS_WITHIN"
+"""Holds this process's session in hex, so that a bus which a task makes here can lend the worker's slot: what
+:mod:`omnibus.face` reads. It is not imported for a name: few tasks make a bus."""
 _PATIENCE: Final = 2.0
 """Seconds that a process which stops tries to hand its last answers to a link that takes none."""
 _FAULT: Final = 70
@@ -106,16 +108,21 @@ class Process:
     def _stop(self) -> int:
         """End in good order; return the exit status."""
         self._idle = False
-        if self._inbox.refusal is not None:
-            print(f"omnibus: the broker refused this process: {self._inbox.refusal.get('message')}", file=sys.stderr)
-            return self._end(1)
         self._inbox.give_back("its worker stops")
         self._flush()
         try:
             self._runner.tear_down()
         except SystemExit as leaving:
             return self._end(leaving.code)
-        return self._end(0)
+        return self._end(self._refused())
+
+    def _refused(self) -> int:
+        """Say so where the broker refused this process; return the exit status."""
+        refusal = self._inbox.refusal
+        if refusal is None:
+            return 0
+        print(f"omnibus: the broker refused this process: {refusal.get('message')}", file=sys.stderr)
+        return 1
 
     def _end(self, code: Any) -> int:
         """Give back what was not begun, send what is unsent, and return the exit status that ``code`` means."""
@@ -144,25 +151,21 @@ class Process:
         """Go on as an actor with coroutines."""
         from .aiorunner import run_child
 
-        head = self._inbox.queue[0].work.head
-        flush, page = self._flush, self._page
-        most = head.get("concurrency", 1)
-
         def adopt(runner: Runner) -> None:
             self._runner = runner
 
         try:
-            run_child(self._inbox, self._socket, page, adopt, code=self._code, watch=self._watch, concurrency=most)
+            run_child(self._inbox, self._socket, self._page, adopt, code=self._code, watch=self._watch)
         except SystemExit as leaving:
             return self._end(leaving.code)
-        finally:
-            flush()
-        return self._end(0 if self._inbox.refusal is None else 1)
+        return self._end(self._refused())
 
     # ------------------------------------------------------------------ the socket
 
     def _rest(self) -> None:
         """Take the next message; where there is none, send what is unsent and wait."""
+        if self._watch is not None:
+            self._observe(self._watch)
         frames = receive(self._socket, 2)
         if frames is not None:
             self._inbox.receive(frames)

@@ -192,6 +192,9 @@ class Runner:
         self._miss(now[0])
         return True
 
+    def roused(self) -> None:
+        """Learn, in a signal's handler, that the process is to stop."""
+
     def _abort(self, aid: int) -> NoReturn:
         """End the attempt that runs, for its supervisor's reason."""
         self.inside = 0

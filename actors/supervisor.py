@@ -340,7 +340,7 @@ class Supervisor:
 
     def _printer(self, handle: _Handle, stream: str) -> Callable[[str], None]:
         """Return what queues one line that a child printed."""
-        head = {"topic": f"log/{handle.name}"}
+        head = {"topic": "log"}
 
         def emit(text: str) -> None:
             said = {"source": handle.name, "stream": stream, "pid": handle.pid, "text": text, "time": time.time()}

@@ -15,7 +15,7 @@ from typing import Any
 
 import omnibus
 from benchmarks.common import Result, interleave, run_one, versus
-from benchmarks.gates import Gate
+from benchmarks.gates import Gate, unfinished
 from benchmarks.processes import alone, script, serve
 from benchmarks.work import noop
 
@@ -50,8 +50,8 @@ class Loop:
             futures.append(submit(noop, number))
 
     def depth(self, _: str) -> int:
-        """Return how many tasks the broker holds queued now."""
-        return int(self._bus.status()["tasks"]["queued"])
+        """Return how many tasks the broker holds now, the gate not among them."""
+        return unfinished(self._bus) - 1
 
     def release(self) -> None:
         """Let the worker go."""
@@ -60,7 +60,7 @@ class Loop:
 
 def client(depth: int) -> None:
     """Be one of the two clients."""
-    with tempfile.TemporaryDirectory(prefix="ob-", dir="/tmp") as folder, omnibus.connect(workers=1) as bus:
+    with tempfile.TemporaryDirectory(prefix="ob-", dir="/tmp") as folder, omnibus.connect(workers=1, cpus=1) as bus:
         loop = Loop(bus, Path(folder), depth)
         try:
             serve(rate=loop.rate, depth=loop.depth)

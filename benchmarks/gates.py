@@ -11,7 +11,13 @@ from pathlib import Path
 import omnibus
 from benchmarks.work import gate
 
-__all__ = ["Gate", "held"]
+__all__ = ["Gate", "held", "unfinished"]
+
+
+def unfinished(bus: omnibus.Bus) -> int:
+    """Return how many tasks the broker holds: queued, or handed to a worker and not ended."""
+    tasks = bus.status()["tasks"]
+    return int(tasks["queued"] + tasks["running"])
 
 
 class Gate:

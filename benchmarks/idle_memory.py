@@ -20,7 +20,7 @@ import omnibus
 def square(x):
     return x * x
 
-with omnibus.connect(workers=1) as bus:
+with omnibus.connect(workers=1, cpus=1) as bus:
     for line in sys.stdin:
         if line.startswith("work"):
             bus.submit(square, 3).result()

@@ -6,7 +6,7 @@ import sys
 
 import omnibus
 from benchmarks.common import Result, absolute, run_one
-from benchmarks.gates import held
+from benchmarks.gates import held, unfinished
 from benchmarks.processes import alone, pss, python
 from benchmarks.work import noop
 
@@ -29,18 +29,17 @@ print(json.dumps((pss(os.getpid()) - before) / count))
 
 def _queued(count: int) -> float:
     """Return the bytes by which the broker grows for each of ``count`` tasks that wait."""
-    with omnibus.connect(workers=1) as bus:
-        for number in range(2_000):  # what the broker needs once, it has now
-            bus.submit(noop, number)
+    with omnibus.connect(workers=1, cpus=1) as bus:
+        for future in [bus.submit(noop, number) for number in range(2_000)]:  # what the broker needs once, it has then
+            future.result()
         with held(bus):
-            status = bus.status()
-            broker = status["broker"]["pid"]
-            before, already = pss(broker), status["tasks"]["queued"]
+            broker = bus.status()["broker"]["pid"]
+            before = pss(broker)
             futures = [bus.submit(noop, number) for number in range(count)]
-            queued = bus.status()["tasks"]["queued"] - already
+            held_back = unfinished(bus) - 1
             after = pss(broker)
-        if queued != count or any(future.done() for future in futures[:10]):
-            raise AssertionError(f"{queued} of {count} tasks are queued")
+        if held_back != count or any(future.done() for future in futures[:10]):
+            raise AssertionError(f"{held_back} of {count} tasks wait")
         return (after - before) / count
 
 

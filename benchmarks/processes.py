@@ -77,7 +77,17 @@ def tcp_mesh(folder: Path, *, insecure: bool, workers: int = 1) -> Iterator[Bus]
         broker = launcher.submit(command, name="broker", env=environment, ready=True)
         target = Target(launcher.wait_ready(broker, 30), key=key, insecure=insecure, source="benchmark")
         environment |= dict(target.environment())
-        command = [*interpreter(), "omnibus.actors", "node", "--workers", str(workers), "--name", "bench"]
+        command = [
+            *interpreter(),
+            "omnibus.actors",
+            "node",
+            "--workers",
+            str(workers),
+            "--cpus",
+            str(workers),
+            "--name",
+            "bench",
+        ]
         node = launcher.submit(command, name="node", env=environment, ready=True)
         launcher.wait_ready(node, 30)
         with Bus(target, timeout=10) as bus:

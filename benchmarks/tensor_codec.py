@@ -150,15 +150,11 @@ def _torch(small: Any, rounds: int, times: int) -> list[Result]:
         import torch
     except ImportError:
         return []
-    return [
-        _compare("1 KB torch tensor, shape seen before", torch.from_numpy(small), PICKLE, rounds, times, None)
-    ]
+    return [_compare("1 KB torch tensor, shape seen before", torch.from_numpy(small), PICKLE, rounds, times, None)]
 
 
 def _compare(claim: str, value: Any, other: Way, rounds: int, times: int, floor: float | None) -> Result:
-    taken = interleave(
-        rounds, lambda: microseconds(OMNIBUS, value, times), lambda: microseconds(other, value, times)
-    )
+    taken = interleave(rounds, lambda: microseconds(OMNIBUS, value, times), lambda: microseconds(other, value, times))
     ours, theirs = zip(*taken, strict=True)
     return absolute(
         "tensor_codec",

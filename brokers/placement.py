@@ -90,17 +90,26 @@ def _room(mesh: Mesh, pool: Pool) -> tuple[Node, tuple[str, ...]] | None:
     for node in mesh.nodes.values():
         if not fits(node, shape) or shape.memory > node.free_memory:
             continue
-        mine = [worker for worker in pool.workers if worker.node is node]
-        lent = sum(worker.lent for worker in mine)
-        coming = sum(waiting is pool for waiting, _ in node.pending.values())
-        active = len(mine) - lent + coming
-        if (active + 1) * shape.cpus > node.cpus or lent > MOST_LENT:
+        if not _wants_more(node, pool):
             continue
         devices = free_devices(node, shape.gpus)
         if devices is not None:
             return node, devices
         _retire(mesh, node, pool)
     return None
+
+
+def _wants_more(node: Node, pool: Pool) -> bool:
+    """Return whether one more worker of ``pool`` would find CPUs on ``node``; those that wait inside tasks hold none."""
+    mine = [worker for worker in pool.workers if worker.node is node]
+    lent = sum(worker.lent for worker in mine)
+    coming = sum(waiting is pool for waiting, _ in node.pending.values())
+    base = int(node.info.get("workers") or 0) if pool.shape == Shape() else 0
+    if not base:
+        return lent <= MOST_LENT and (len(mine) - lent + coming + 1) * pool.shape.cpus <= node.cpus
+    # A node keeps its base workers up by itself: one that is missing is on its way, and no more are wanted than these.
+    own = sum(not worker.info.get("command") for worker in mine)
+    return lent <= MOST_LENT and max(own, base) + len(mine) - own - lent + coming < base
 
 
 def _retire(mesh: Mesh, node: Node, pool: Pool) -> None:

@@ -139,7 +139,12 @@ class AsyncBus(Face[AsyncSubmitter]):
         """End the session; see :meth:`omnibus.Bus.close`."""
         if self._driver.closed:
             return 0
-        unfinished = await self._driver.close(timeout)
+        unfinished = self._peer.stop()
+        if self._mesh is not None:
+            await asyncio.to_thread(self._mesh.stop_node)
+            seq = self._peer.next_seq()
+            await self._driver.sync(AsyncFuture(self._driver, seq), seq, timeout)
+        unfinished += await self._driver.close(timeout)
         await asyncio.to_thread(self._end)
         return unfinished
 

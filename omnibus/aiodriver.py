@@ -18,7 +18,7 @@ from omnibus.errors import ConnectTimeout, Unreachable
 from omnibus.hostid import host_key
 from omnibus.linkwatch import LinkWatch
 from omnibus.peer import ClientPeer
-from omnibus.protocol import BATCH, Blob, Record
+from omnibus.protocol import BATCH, Blob, Record, Verb
 from omnibus.sockets import Sent, descriptor, receive, send
 
 __all__ = ["AsyncDriver"]
@@ -99,6 +99,14 @@ class AsyncDriver:
         while self._waiting:
             self._waiting.popleft()[0].set_exception(error)
         self._welcomed.set()
+
+    async def sync(self, future: asyncio.Future[Any], seq: int, timeout: float) -> None:
+        """Wait until all that the broker had to say up to now has arrived; ``future`` takes the answer to PING ``seq``."""
+        self.peer.pending[seq] = future  # type: ignore[assignment]
+        self.peer.out.append([Verb.PING, seq, None, None, 0])
+        self.submitted()
+        if self.peer.ready:
+            await asyncio.wait([future], timeout=timeout)
 
     async def close(self, timeout: float) -> int:
         """Send what is queued and a BYE, and let go of the socket, all within ``timeout`` seconds.

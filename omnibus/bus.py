@@ -198,7 +198,13 @@ class Bus(Face[Submitter]):
         Takes ``timeout`` seconds at most; an embedded mesh ends too. Closing twice does nothing.
         """
         _buses.discard(self)
-        unfinished = self._driver.close(timeout)
+        if self._driver.closed or not self._driver.mine:
+            return 0
+        unfinished = self._peer.stop()
+        if self._mesh is not None:
+            self._mesh.stop_node()
+            self._driver.sync(timeout)
+        self._driver.close(timeout)
         if not self._context.closed and self._driver.mine:
             self._context.term()
         if self._mesh is not None and self._driver.mine:

@@ -13,7 +13,7 @@ import typer
 
 from omnibus import __version__
 from omnibus.commands import audit, base, doctor, extras, output, processes, status, top, up, work
-from omnibus.commands.base import INTERRUPTED, OK, PASS_ON, USAGE
+from omnibus.commands.base import INTERRUPTED, OK, PASS_ON, UNREACHABLE, USAGE
 from omnibus.errors import OmnibusError
 
 __all__ = ["app", "main"]
@@ -86,6 +86,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             with contextlib.suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return INTERRUPTED + 11  # as a shell sees one that SIGPIPE ended
+        except TimeoutError as error:
+            base.say(command, f"no answer in time: {error}; `omnibus doctor` looks closer")
+            return UNREACHABLE
         except _ClickError as error:
             return _say_usage(command, error)
 

@@ -122,6 +122,16 @@ class Driver:
         if self.peer.failure is not None:
             raise self.peer.failure
 
+    def sync(self, timeout: float) -> bool:
+        """Wait until all that the broker had to say up to now has arrived; return whether it has."""
+        seq = self.peer.next_seq()
+        future: Future[None] = Future(self, seq)
+        self.peer.pending[seq] = future
+        self.peer.out.append([Verb.PING, seq, None, None, 0])
+        self._burst = 0
+        self.submitted()
+        return self.peer.ready and self._wait(future, timeout)
+
     def close(self, timeout: float) -> int:
         """Send what is queued and a BYE, and let go of the socket, all within ``timeout`` seconds.
 

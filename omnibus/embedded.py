@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from omnibus.address import Target
 from omnibus.errors import UsageError
 from omnibus.face import WITHIN_VARIABLE
+from omnibus.launch.base import Handle
 from omnibus.launch.local import LocalLauncher
 from omnibus.private import private_dir, remove_private_dir
 from omnibus.protocol import Verb
@@ -55,6 +56,8 @@ class EmbeddedMesh:
         self.folder = folder
         self.target = Target(f"ipc://{folder}/broker", source="embedded mesh")
         self._launcher = LocalLauncher()
+        self._broker: Handle | None = None
+        self._node: Handle | None = None
         self._stopped = False
         self._owner = os.getpid()
         self._lock = threading.Lock()
@@ -100,10 +103,10 @@ class EmbeddedMesh:
         environment = mesh_environment() | dict(self.target.environment()) | {WITHIN_VARIABLE: ""}
         bind = ["--bind", self.target.address, *owner]
         start = self._launcher.submit
-        broker = start([*run, "omnibus.brokers", *bind], name="broker", env=environment, ready=True)
-        node = start([*run, "omnibus.actors", "node", *options, *owner], name="node", env=environment, ready=True)
-        self._launcher.wait_ready(broker, timeout)
-        self._launcher.wait_ready(node, timeout)
+        self._broker = start([*run, "omnibus.brokers", *bind], name="broker", env=environment, ready=True)
+        self._node = start([*run, "omnibus.actors", "node", *options, *owner], name="node", env=environment, ready=True)
+        self._launcher.wait_ready(self._broker, timeout)
+        self._launcher.wait_ready(self._node, timeout)
 
     def show_output(self, peer: ClientPeer, submitted: Callable[[], None]) -> None:
         """Have what the workers print appear on this process's own output, by way of the session that ``peer`` is."""
@@ -111,6 +114,11 @@ class EmbeddedMesh:
         peer.sinks[seq] = Output(peer, seq)
         peer.out.append([Verb.SUBSCRIBE, seq, {"topic": "log", "since": 1, "credit": SUBSCRIPTION_CREDIT}, None, 0])
         submitted()
+
+    def stop_node(self) -> None:
+        """End the node and its children first, so that their last output still reaches this process."""
+        if os.getpid() == self._owner and self._node is not None and not self._stopped:
+            self._launcher.cancel(self._node, grace=5.0)
 
     def stop(self) -> None:
         """End both, and remove the directory. Doing it twice does nothing, nor does a forked copy of this process."""

@@ -186,7 +186,7 @@ class ClientPeer:
         at = 2
         records = decode(frames)
         if records and not _speaks_for_link(records[0]):
-            if not self.ready:
+            if not self.ready and self.welcome:
                 return  # it was under way when this end greeted anew, and will be sent again
             self._channel.received += 1
         for verb, about, head, body, count in records:
@@ -275,16 +275,27 @@ class ClientPeer:
     def on_error(self, about: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
         """Take a complaint: about one request, or about the whole session."""
         error = error_from(head, None)
-        future = self._end(about) if about else None
-        if future is not None:
-            future.set_exception(error)
+        again = isinstance(head, dict) and head.get("again")
+        if not self.welcome:  # it answers the greeting, which has a number of its own
+            if not again:
+                self.fail(error)
+        elif about:
+            future = self._end(about)
             sink = self.sinks.pop(about, None)
             if sink is not None:
                 sink.end(error)
-        elif about == 0 and not (isinstance(head, dict) and head.get("again")):
+            if future is not None:
+                future.set_exception(error)
+        elif not again:
             self.fail(error)
-        elif about == 0 and self.ready:
+        elif self.ready:
             self.greet()
+
+    def on_pong(self, about: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
+        """End a PING: all that the broker had to say before it has arrived."""
+        future = self._end(about)
+        if future is not None:
+            future.set_result(None)
 
     def on_ack(self, count: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
         """Forget the messages that have arrived."""
@@ -313,12 +324,27 @@ class ClientPeer:
             if future is not None:
                 future.set_exception(error)
 
+    def stop(self) -> int:
+        """Take no more requests, and end what is unfinished in :class:`BusClosed`; return how much that was.
+
+        The session itself goes on until :meth:`close`, for what still comes by itself: the last output of a mesh.
+        """
+        if self.failure is None:
+            self.failure = BusClosed("the bus was closed before this ended")
+        unfinished = list(self.pending)
+        for seq in unfinished:
+            future = self._end(seq)
+            if future is not None:
+                future.set_exception(self.failure)
+        return len(unfinished)
+
     def close(self) -> int:
-        """Queue a BYE behind all else, end what is unfinished in :class:`BusClosed`, and return how much that was."""
-        unfinished = len(self.pending)
-        self.out.append([Verb.BYE, 0, None, None, 0])
+        """Queue a BYE behind all else, end everything, and return how many requests were unfinished."""
         ready = self.ready
-        self.fail(BusClosed("the bus was closed before this ended"))
+        unfinished = self.stop()
+        self.out.append([Verb.BYE, 0, None, None, 0])
+        assert self.failure is not None
+        self.fail(self.failure)
         self.ready = ready
         return unfinished
 
@@ -338,6 +364,7 @@ _HANDLERS: dict[int, _Handler] = {
     int(Verb.WELCOME): ClientPeer.on_welcome,
     int(Verb.ERROR): ClientPeer.on_error,
     int(Verb.PING): ClientPeer.on_ping,
+    int(Verb.PONG): ClientPeer.on_pong,
     int(Verb.ACK): ClientPeer.on_ack,
     int(Verb.BYE): ClientPeer.on_bye,
 }

@@ -97,7 +97,7 @@ class Broker:
         """Wait for a published line that contains ``text``; return what was published."""
 
         def fits(record: Record) -> bool:
-            if record[0] != Verb.PUBLISH or (name and record[2]["topic"] != f"log/{name}"):
+            if record[0] != Verb.PUBLISH or (name and record[2]["topic"] != "log"):
                 return False
             return text in str(msgpack.unpackb(record[3])["text"])
 

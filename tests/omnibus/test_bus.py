@@ -405,5 +405,5 @@ def test_connect_works_without_a_main_guard(how: str, tmp_path: Path) -> None:
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines()[-1] == "42"
+    assert "42" in ended.stdout.splitlines()
     assert any("working" in line and "worker-0" in line for line in ended.stdout.splitlines()), ended.stdout
