@@ -36,7 +36,7 @@ async def _pairs(bus: omnibus.Bus, count: int, rounds: int) -> list[tuple[float,
 def measure(quick: bool) -> list[Result]:
     """Return the rate of tasks through ``AsyncBus`` as a multiple of that through ``Bus``."""
     count, rounds = (5_000, 3) if quick else (50_000, 9)
-    with alone(), omnibus.connect(workers=1, cpus=1) as bus:
+    with alone(), omnibus.connect(workers=1) as bus:
         pairs = asyncio.run(_pairs(bus, count, rounds))
     claim = "AsyncBus, the same tasks"
     return [

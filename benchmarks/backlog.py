@@ -60,7 +60,7 @@ class Loop:
 
 def client(depth: int) -> None:
     """Be one of the two clients."""
-    with tempfile.TemporaryDirectory(prefix="ob-", dir="/tmp") as folder, omnibus.connect(workers=1, cpus=1) as bus:
+    with tempfile.TemporaryDirectory(prefix="ob-", dir="/tmp") as folder, omnibus.connect(workers=1) as bus:
         loop = Loop(bus, Path(folder), depth)
         try:
             serve(rate=loop.rate, depth=loop.depth)

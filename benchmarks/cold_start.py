@@ -21,7 +21,7 @@ def square(x):
 imported = time.perf_counter()
 import omnibus
 began = time.perf_counter()
-bus = omnibus.connect(workers=1, cpus=1)
+bus = omnibus.connect(workers=1)
 connected = time.perf_counter()
 assert bus.submit(square, 3).result() == 9
 done = time.perf_counter()

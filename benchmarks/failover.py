@@ -52,7 +52,7 @@ print(json.dumps(sorted(times)[len(times) // 2]))
 def failover(folder: Path, workers: int) -> float:
     """Return the milliseconds from a kill until the killed task runs again, in a fresh mesh of so many workers."""
     mark = folder / f"held-{os.urandom(4).hex()}"
-    with omnibus.connect(workers=workers, cpus=workers) as bus:
+    with omnibus.connect(workers=workers) as bus:
         idle = lambda: len(bus.status()["workers"]) == workers  # noqa: E731
         eventually(idle, f"{workers} workers")
         task = bus.submit(hold, str(mark))

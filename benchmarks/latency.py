@@ -34,7 +34,7 @@ def times(ask: Ask, count: int) -> list[float]:
 def measure(quick: bool) -> list[Result]:
     """Return the medians of both round trips as multiples of the raw chain's, their 99th percentiles beside."""
     count, rounds = (200, 3) if quick else (1_000, 9)
-    with alone(), RawChain() as raw, omnibus.connect(workers=1, cpus=1) as bus:
+    with alone(), RawChain() as raw, omnibus.connect(workers=1) as bus:
         actor = bus.spawn(Echo)
         asks: list[Ask] = [lambda number: actor.ask("echo", number), lambda number: bus.submit(noop, number)]
         for ask in asks:

@@ -29,7 +29,7 @@ print(json.dumps((pss(os.getpid()) - before) / count))
 
 def _queued(count: int) -> float:
     """Return the bytes by which the broker grows for each of ``count`` tasks that wait."""
-    with omnibus.connect(workers=1, cpus=1) as bus:
+    with omnibus.connect(workers=1) as bus:
         for future in [bus.submit(noop, number) for number in range(2_000)]:  # what the broker needs once, it has then
             future.result()
         with held(bus):

@@ -31,7 +31,7 @@ One = Callable[[int], int]
 def _omnibus() -> Iterator[tuple[Many, One]]:
     import omnibus
 
-    with omnibus.connect(workers=1, cpus=1) as bus:
+    with omnibus.connect(workers=1) as bus:
         yield (
             lambda count: [each.result() for each in [bus.submit(noop, n) for n in range(count)]],
             lambda n: bus.submit(noop, n).result(),

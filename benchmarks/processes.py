@@ -41,11 +41,11 @@ MiB = 1 << 20
 def alone() -> Iterator[Path]:
     """Hide every mesh that runs here already, so that ``omnibus.connect()`` starts one; yield a private directory.
 
-    Byte code of this tree is cached below that directory whatever the environment says, as it is where a package is
-    installed.
+    Processes that start meanwhile cache their byte code, whatever the environment says: where a package is installed,
+    it is cached already.
     """
     folder = Path(tempfile.mkdtemp(prefix="ob-", dir="/tmp"))
-    changes = {"OMNIBUS_RUN_DIR": str(folder), "PYTHONPYCACHEPREFIX": str(folder / "pycache")}
+    changes = {"OMNIBUS_RUN_DIR": str(folder)}
     gone = ("OMNIBUS_ADDRESS", "OMNIBUS_WITHIN", "PYTHONDONTWRITEBYTECODE")
     kept = {name: os.environ.pop(name, None) for name in (*changes, *gone)}
     os.environ.update(changes)
@@ -60,35 +60,27 @@ def alone() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def tcp_mesh(folder: Path, *, insecure: bool, workers: int = 1) -> Iterator[Bus]:
+def tcp_mesh(*, insecure: bool, workers: int = 1) -> Iterator[Bus]:
     """Run a broker on a tcp port of the loopback interface and a node, and yield a bus to them."""
     from omnibus.brokers.auth import new_key
 
     key: MeshKey | None = None if insecure else new_key()
     with LocalLauncher() as launcher:
         environment = mesh_environment() | ({"OMNIBUS_KEY": key.text()} if key is not None else {})
-        command = [
-            *interpreter(),
-            "omnibus.brokers",
-            "--bind",
-            "tcp://127.0.0.1:0",
-            *(["--insecure"] if insecure else []),
-        ]
+        how = ["--insecure"] if insecure else []
+        command = [*interpreter(), "omnibus.brokers", "--bind", "tcp://127.0.0.1:0", *how]
         broker = launcher.submit(command, name="broker", env=environment, ready=True)
         target = Target(launcher.wait_ready(broker, 30), key=key, insecure=insecure, source="benchmark")
-        environment |= dict(target.environment())
+        # Without a key nothing is unpickled: functions go by name, and only those of modules that the node allows.
         command = [
             *interpreter(),
             "omnibus.actors",
             "node",
             "--workers",
             str(workers),
-            "--cpus",
-            str(workers),
-            "--name",
-            "bench",
+            *(["--allow", "benchmarks"] if insecure else []),
         ]
-        node = launcher.submit(command, name="node", env=environment, ready=True)
+        node = launcher.submit(command, name="node", env=environment | dict(target.environment()), ready=True)
         launcher.wait_ready(node, 30)
         with Bus(target, timeout=10) as bus:
             yield bus

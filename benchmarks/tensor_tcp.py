@@ -36,31 +36,29 @@ def measure(quick: bool) -> list[Result]:
     import numpy as np
     import zmq
 
-    rounds = 3 if quick else 15
     array = np.arange((8 << 20) // (4 if quick else 1), dtype=np.float64)
     array[-1] = array[0]
-    megabytes = array.nbytes / 1e6
     public, secret = zmq.curve_keypair()
+    secured = _measure(array, f"{public.decode()} {secret.decode()}", 2 if quick else 9)
+    return secured + _measure(array, "", 3 if quick else 21)
+
+
+def _measure(array: Any, keys: str, rounds: int) -> list[Result]:
+    """Measure a mesh, under CURVE where there are ``keys``, and two raw chains, one with the environment of a mesh."""
+    with alone(), tcp_mesh(insecure=not keys) as bus, RawTensor(keys) as raw, RawTensor(keys, HUGE) as huge:
+        measures = (lambda: _send(bus, array), lambda: raw.send(array), lambda: huge.send(array))
+        interleave(2, *measures)
+        taken = interleave(rounds, *measures)
+    megabytes = array.nbytes / 1e6
     results = []
-    for insecure in (True, False):
-        keys = "" if insecure else f"{public.decode()} {secret.decode()}"
-        with (
-            alone() as folder,
-            tcp_mesh(folder, insecure=insecure) as bus,
-            RawTensor(keys) as raw,
-            RawTensor(keys, HUGE) as huge,
-        ):
-            measures = (lambda: _send(bus, array), lambda: raw.send(array), lambda: huge.send(array))
-            interleave(2, *measures)
-            taken = interleave(rounds, *measures)
-        rows = [tuple(megabytes / each for each in row) for row in taken]
-        how = "--insecure" if insecure else "under CURVE, as it ships"
-        for column, env in ((1, ""), (2, " and huge pages")):
-            claim = f"{megabytes:.0f} MB tensor to a worker over tcp, {how}"
-            pairs = [(row[0], row[column]) for row in rows]
-            bounds = {"floor": 0.8, "aim": 0.95} if column == 1 else {}
-            against = f"raw pyzmq, copy=False{'' if insecure else ', under CURVE'}{env}"
-            results.append(versus("tensor_tcp", claim, pairs, against=against, measured_in="MB/s", **bounds))
+    for column, env in ((1, ""), (2, " and huge pages")):
+        claim = (
+            f"{megabytes:.0f} MB tensor to a worker over tcp, {'under CURVE, as it ships' if keys else '--insecure'}"
+        )
+        pairs = [(megabytes / row[0], megabytes / row[column]) for row in taken]
+        against = f"raw pyzmq, copy=False{', under CURVE' if keys else ''}{env}"
+        bounds = {"floor": 0.8, "aim": 0.95} if column == 1 else {}
+        results.append(versus("tensor_tcp", claim, pairs, against=against, measured_in="MB/s", **bounds))
     return results
 
 

@@ -1,6 +1,6 @@
 """Tasks per second, each tracked by a future, with lanes, attempts, limits and ledger on; against the raw chain.
 
-One client, one worker, the supervisor and its status page running: the mesh that ``connect(workers=1, cpus=1)`` starts.
+One client, one worker, the supervisor and its status page running: the mesh that ``omnibus.connect(workers=1)`` starts.
 Every result comes back and is compared with what was sent.
 """
 
@@ -32,7 +32,7 @@ def rate(bus: omnibus.Bus, count: int) -> float:
 def measure(quick: bool) -> list[Result]:
     """Return the rate of tasks as a multiple of the raw chain's rate of messages."""
     count, messages, rounds = (5_000, 2_000, 3) if quick else (50_000, 20_000, 9)
-    with alone(), RawChain() as raw, omnibus.connect(workers=1, cpus=1) as bus:
+    with alone(), RawChain() as raw, omnibus.connect(workers=1) as bus:
         rate(bus, count)
         raw.rate(messages // 4)
         pairs = interleave(rounds, lambda: rate(bus, count), lambda: raw.rate(messages))

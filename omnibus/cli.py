@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -24,12 +24,14 @@ _LOOK: Final = "Look at it"
 _REST: Final = "Try it"
 
 _EPILOG = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no mesh could be reached, 130 interrupted."
-_ClickError: type[Exception] = typer.BadParameter.__mro__[2]  # whichever click it is that this typer stands on
+_ClickError: type[Exception] = typer.BadParameter.__mro__[
+    2
+]  # whichever click it is that this typer stands on
 
 app = typer.Typer(
     name="omnibus",
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
@@ -45,7 +47,8 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """Omnibus: an actor-model message bus over ZeroMQ for machine-learning work.
@@ -57,15 +60,16 @@ def _root(
     """
 
 
-for _panel, _commands in {
-    _MESH: {"up": up.up, "broker": processes.broker, "node": processes.node},
-    _WORK: {"submit": work.submit, "call": work.call, "fetch": work.fetch},
-    _LOOK: {"status": status.status, "top": top.top, "logs": output.logs, "audit": audit.audit, "doctor": doctor.doctor},
-    _REST: {"bench": extras.bench, "demo": extras.demo},
-}.items():
-    for _name, _command in _commands.items():
-        _settings: dict[str, Any] = PASS_ON if _name in ("submit", "call", "bench", "demo") else {}
-        app.command(_name, rich_help_panel=_panel, epilog=_EPILOG, context_settings=_settings)(_command)
+_COMMANDS: Final[dict[str, tuple[Callable[..., int], ...]]] = {
+    _MESH: (up.up, processes.broker, processes.node),
+    _WORK: (work.submit, work.call, work.fetch),
+    _LOOK: (status.status, top.top, output.logs, audit.audit, doctor.doctor),
+    _REST: (extras.bench, extras.demo),
+}
+for _panel, _commands in _COMMANDS.items():
+    for _command in _commands:
+        _settings = PASS_ON if _command in (work.submit, work.call) else {}
+        app.command(rich_help_panel=_panel, epilog=_EPILOG, context_settings=_settings)(_command)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -95,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _say_usage(command: str, error: Any) -> int:
     """Say what is wrong with a command line, and where to read more."""
-    known = command if command in {each.name for each in app.registered_commands} else ""
+    known = command if command in {each.__name__ for group in _COMMANDS.values() for each in group} else ""
     text = " ".join(error.format_message().split()).removesuffix(".")
     if not text:  # no command at all, for which the help was printed
         return USAGE

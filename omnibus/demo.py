@@ -105,7 +105,7 @@ class _View(Listener):
         self._task = TaskID(0)
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=None),
+            BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("accuracy [green]{task.fields[accuracy]:.1%}"),
             TimeElapsedColumn(),
@@ -123,11 +123,10 @@ class _View(Listener):
 
     def begun(self, status: dict[str, Any]) -> None:
         """Say who takes part."""
-        workers = ", ".join(f"{worker['name']} (pid {worker['pid']})" for worker in status["workers"])
-        actors = ", ".join(f"pid {actor['pid']}" for actor in status["actors"])
-        self._console.print(
-            f"Broker pid {status['broker']['pid']}; workers {workers}; parameter-server actor {actors}", highlight=False
-        )
+        workers = " and ".join(str(worker["pid"]) for worker in status["workers"])
+        server = " ".join(str(actor["pid"]) for actor in status["actors"])
+        text = f"Broker pid {status['broker']['pid']}, workers pid {workers}, parameter server pid {server}"
+        self._console.print(text, highlight=False)
 
     def advanced(self, done: int, round_: int, accuracy: float) -> None:
         """Move the bar."""

@@ -31,6 +31,7 @@ TITLES = {TRAINING: "training shards", EVALUATION: "evaluations", SERVER: "messa
 HELD_OUT = 360
 PIECES = 4
 REPLACED_WITHIN = 10.0
+MOST_KILLS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class Report:
     tensor_bytes: int = 0
     accuracy_before: float = 0.0
     accuracy: float = 0.0
+    kills: int = 0
     killed: str = ""
     killed_pid: int = 0
     replaced_by: int = 0
@@ -189,7 +191,7 @@ class Training:
             self._count("shard", round_, shard)
             self._weigh(*found.values())
             server.tell("push", shard, found)
-            if round_ == self._plan.rounds // 3 and shard == 3:
+            if round_ >= self._plan.rounds // 3 and shard == 3:
                 self._kill()
             self._look_for_replacement()
             self._gather_evaluations()
@@ -220,17 +222,24 @@ class Training:
     # ------------------------------------------------------------------ the killing
 
     def _kill(self) -> None:
-        """Kill a worker that has work, by SIGKILL, while more waits."""
+        """Kill a worker that has work, by SIGKILL, while more waits.
+
+        Where the last one was just between two tasks, another follows: what is to be seen is a task that is lost.
+        """
         status = self._bus.status()
+        if self._known or status["tasks"]["redelivered"] or self.report.kills == MOST_KILLS:
+            return
         busy = [worker for worker in status["workers"] if worker["running"]]
         if not busy:
             self.report.problems.append(f"no worker was busy in mid-training: {status['workers']}")
             return
-        name, pid = busy[0]["name"], busy[0]["pid"]
+        victim = max(busy, key=lambda worker: _computes(worker["pid"]))
+        name, pid = victim["name"], victim["pid"]
         os.kill(pid, signal.SIGKILL)
         self._killed_at = time.monotonic()
         self._known = {worker["pid"] for worker in status["workers"]}
         self.report.killed, self.report.killed_pid = name, pid
+        self.report.kills += 1
         self._listener.killed(name, pid, status["tasks"]["queued"])
 
     def _look_for_replacement(self) -> bool:
@@ -270,6 +279,15 @@ class Training:
             report.problems.append(f"{report.lost} of {plan.tasks} results did not come")
         if steps != plan.rounds:
             report.problems.append(f"the parameter server made {steps} steps in {plan.rounds} rounds")
+
+
+def _computes(pid: int) -> bool:
+    """Return whether the process is on a CPU, or waits for one."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "R"
+    except OSError:
+        return False
 
 
 def _faults(books: dict[str, int], tasks: int) -> Iterator[str]:

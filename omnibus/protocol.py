@@ -171,7 +171,7 @@ def _check(records: list[Any], blobs: int, limits: Limits) -> None:
         if type(record) is not list or len(record) != 5:
             raise ProtocolError(f"record {_short(record)} is not an array of five fields [verb, id, head, body, blobs]")
         verb, about, head, body, count = record
-        if type(verb) is not int or type(about) is not int or type(count) is not int or about < 0 or count < 0:
+        if not (type(verb) is type(about) is type(count) is int and verb >= 0 and about >= 0 and count >= 0):
             raise ProtocolError(f"record {_short(record)}: verb, id and blobs must be non-negative integers")
         if body is not None and type(body) is not bytes:
             raise ProtocolError(f"record {_short(record)}: the body must be a msgpack bin or nil")

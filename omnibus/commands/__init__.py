@@ -1,1 +1,1 @@
-"""The commands of ``omnibus``, a module for each or for those that belong together. :mod:`omnibus.cli` is their face."""
+"""The commands of ``omnibus``: a module for each, or for those that belong together."""

@@ -26,7 +26,10 @@ _DUST = 1e-6
 
 
 def audit(
-    json: JsonOption = False, address: AddressOption = None, insecure: InsecureOption = False, within: WithinOption = 10.0
+    json: JsonOption = False,
+    address: AddressOption = None,
+    insecure: InsecureOption = False,
+    within: WithinOption = 10.0,
 ) -> int:
     """Prove that no task was lost and none ended twice.
 
@@ -34,17 +37,20 @@ def audit(
     expired or dead: the counts must add up, and agree with the queues, workers and actors. Exits 1 and says what is off
     where they do not.
 
-    [b]Examples[/b]
+    **Examples**
 
-    `omnibus audit`
-
-    `omnibus audit --json`     {"ok": true, "faults": [], "tasks": {…}, "messages": {…}}
+    ```sh
+    omnibus audit
+    omnibus audit --json      # ok, faults, tasks, messages
+    ```
     """
     with open_bus(address, insecure, within) as bus:
         status = ask_status(bus, within)
     found = list(faults(status))
     if json:
-        print_json({"ok": not found, "faults": found, "tasks": status["tasks"], "messages": status["messages"]})
+        print_json(
+            {"ok": not found, "faults": found, "tasks": status["tasks"], "messages": status["messages"]}
+        )
         return FAILED if found else OK
     from omnibus.commands.tables import make_console, tasks
 
@@ -92,7 +98,7 @@ def _book_faults(name: str, book: dict[str, int]) -> Iterator[str]:
     if balance:
         became = "were lost" if balance > 0 else "ended twice"
         yield (
-            f"{name}: {book['submitted']:,} were accepted, and {book['queued']:,} are queued, {book['running']:,} running, "
+            f"{name}: {book['submitted']:,} were accepted; {book['queued']:,} are queued, {book['running']:,} running, "
             f"{ended:,} ended: {abs(balance):,} {became}"
         )
     if book.get("balance", balance) != balance:

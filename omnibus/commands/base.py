@@ -61,11 +61,18 @@ AddressOption = Annotated[
 ]
 InsecureOption = Annotated[
     bool,
-    typer.Option("--insecure", help="Reach a tcp address without the mesh's key.", rich_help_panel="Which mesh"),
+    typer.Option(
+        "--insecure", help="Reach a tcp address without the mesh's key.", rich_help_panel="Which mesh"
+    ),
 ]
 WithinOption = Annotated[
     float,
-    typer.Option("--within", metavar="S", help="Give up after S seconds without an answer.", rich_help_panel="Which mesh"),
+    typer.Option(
+        "--within",
+        metavar="S",
+        help="Give up after S seconds without an answer.",
+        rich_help_panel="Which mesh",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
@@ -143,5 +150,9 @@ def worker_environment() -> dict[str, str]:
     environment = mesh_environment()
     script = os.path.dirname(os.path.realpath(sys.argv[0]))
     here = str(Path.cwd())
-    paths = [path for path in json.loads(environment["OMNIBUS_SYS_PATH"]) if os.path.realpath(path) not in (script, here)]
+    paths = [
+        path
+        for path in json.loads(environment["OMNIBUS_SYS_PATH"])
+        if os.path.realpath(path) not in (script, here)
+    ]
     return environment | {"OMNIBUS_SYS_PATH": json.dumps([here, *paths])}

@@ -65,7 +65,9 @@ def check_python() -> Iterator[Finding]:
     if sys.platform != "linux":
         yield Finding("kernel", "fail", sys.platform, "Omnibus runs on Linux only")
     elif numbers < _OLDEST_KERNEL:
-        yield Finding("kernel", "fail", f"Linux {release}", "use Linux 5.9 or later: it watches processes by pidfd")
+        yield Finding(
+            "kernel", "fail", f"Linux {release}", "use Linux 5.9 or later: it watches processes by pidfd"
+        )
     else:
         yield Finding("kernel", "ok", f"Linux {release}")
 
@@ -114,7 +116,12 @@ def check_run_dir() -> Iterator[Finding]:
         yield Finding("run directory", "ok", f"{folder} is not there yet; `omnibus up` makes it")
         return
     except OmnibusError as error:
-        yield Finding("run directory", "fail", str(error), f"chmod 700 {folder} if it is yours, or set {RUN_DIR_VARIABLE}")
+        yield Finding(
+            "run directory",
+            "fail",
+            str(error),
+            f"chmod 700 {folder} if it is yours, or set {RUN_DIR_VARIABLE}",
+        )
         return
     yield Finding("run directory", "ok", f"{folder}, yours alone")
     yield from _check_run_file(path)
@@ -128,12 +135,21 @@ def _check_run_file(path: Path) -> Iterator[Finding]:
     except MeshError as error:
         yield Finding("run file", "fail", str(error), f"rm {path}, if no mesh is up here")
     except OmnibusError as error:
-        yield Finding("run file", "fail", str(error), f"chmod 600 {path} if it is yours and nobody else has read it")
+        yield Finding(
+            "run file", "fail", str(error), f"chmod 600 {path} if it is yours and nobody else has read it"
+        )
     else:
         why = run.stale()
-        about = f"{path}: a mesh at {', '.join(run.addresses)}, process {run.process.pid} on {run.process.host}"
+        about = (
+            f"{path}: a mesh at {', '.join(run.addresses)}, process {run.process.pid} on {run.process.host}"
+        )
         if why:
-            yield Finding("run file", "warn", f"{about}, which is gone: {why}", f"rm {path}; the next `omnibus up` replaces it")
+            yield Finding(
+                "run file",
+                "warn",
+                f"{about}, which is gone: {why}",
+                f"rm {path}; the next `omnibus up` replaces it",
+            )
         else:
             yield Finding("run file", "ok", about)
 
@@ -147,7 +163,9 @@ def check_shared_memory() -> Iterator[Finding]:
     else:
         small = free.free < 256 * _MIB
         advice = "give the container more: docker run --shm-size=2g" if small else ""
-        yield Finding("/dev/shm", "warn" if small else "ok", f"{size(free.free)} free of {size(free.total)}", advice)
+        yield Finding(
+            "/dev/shm", "warn" if small else "ok", f"{size(free.free)} free of {size(free.total)}", advice
+        )
     try:
         os.close(os.memfd_create("omnibus-doctor", os.MFD_CLOEXEC))
     except OSError as error:
@@ -180,7 +198,12 @@ def check_memory() -> Iterator[Finding]:
     free = int(fields["MemAvailable"].split()[0]) * 1024
     low = min(free, find_memory()) < _GIB
     advice = "end what else runs here, or give out less: omnibus up --workers 1" if low else ""
-    yield Finding("memory", "warn" if low else "ok", f"{size(free)} free; {size(find_memory())} may be used here", advice)
+    yield Finding(
+        "memory",
+        "warn" if low else "ok",
+        f"{size(free)} free; {size(find_memory())} may be used here",
+        advice,
+    )
 
 
 def check_huge_pages() -> Iterator[Finding]:
@@ -188,7 +211,9 @@ def check_huge_pages() -> Iterator[Finding]:
     path = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     chosen = path.read_text().partition("[")[2].partition("]")[0]
     if chosen == "never":
-        advice = f"echo madvise > {path} (as root): tensors of megabytes are then received up to twice as fast"
+        advice = (
+            f"echo madvise > {path} (as root): tensors of megabytes are then received up to twice as fast"
+        )
         yield Finding("huge pages", "warn", "transparent huge pages are off", advice)
     else:
         yield Finding("huge pages", "ok", chosen)
@@ -200,7 +225,9 @@ def check_gpus() -> Iterator[Finding]:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         if given:
-            yield Finding("gpus", "warn", f"a node would give out {', '.join(given)}; there is no nvidia-smi to ask", "")
+            yield Finding(
+                "gpus", "warn", f"a node would give out {', '.join(given)}; there is no nvidia-smi to ask", ""
+            )
         else:
             yield Finding("gpus", "ok", "none")
         return
@@ -208,7 +235,12 @@ def check_gpus() -> Iterator[Finding]:
     try:
         ran = subprocess.run(query, capture_output=True, text=True, timeout=15, check=False)
     except subprocess.TimeoutExpired:
-        yield Finding("gpus", "fail", "nvidia-smi has not answered for 15 s", "the driver hangs: see dmesg, reboot the host")
+        yield Finding(
+            "gpus",
+            "fail",
+            "nvidia-smi has not answered for 15 s",
+            "the driver hangs: see dmesg, reboot the host",
+        )
         return
     if ran.returncode:
         said = (ran.stderr or ran.stdout).strip().partition("\n")[0]

@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from omnibus.commands.base import FAILED, OK, AddressOption, InsecureOption, JsonOption, ask_status, one_line, print_json
+from omnibus.commands.base import (
+    FAILED,
+    OK,
+    AddressOption,
+    InsecureOption,
+    JsonOption,
+    ask_status,
+    one_line,
+    print_json,
+)
 from omnibus.commands.base import WithinOption as Within
 from omnibus.errors import OmnibusError
 
@@ -21,20 +30,23 @@ _LOOKS = 20
 
 
 def doctor(
-    json: JsonOption = False, address: AddressOption = None, insecure: InsecureOption = False, within: Within = 5.0
+    json: JsonOption = False,
+    address: AddressOption = None,
+    insecure: InsecureOption = False,
+    within: Within = 5.0,
 ) -> int:
     """Look for what may keep a mesh from working here: this host, the run directory, and the mesh that is found.
 
     Each check is ok, warn or fail, and says what it found and what to do. Exits 1 if one failed; a mesh that is named
     and does not answer is a failure, that none is up is not.
 
-    [b]Examples[/b]
+    **Examples**
 
-    `omnibus doctor`
-
-    `omnibus doctor --address tcp://10.0.0.1:7890`
-
-    `omnibus doctor --json | jq '.checks[] | select(.state != "ok")'`
+    ```sh
+    omnibus doctor
+    omnibus doctor --address tcp://10.0.0.1:7890
+    omnibus doctor --json | jq '.checks[] | select(.state != "ok")'
+    ```
     """
     from omnibus.commands.checks import HOST_CHECKS, guarded
 
@@ -81,15 +93,28 @@ def check_mesh(address: str | None, insecure: bool, within: float) -> Iterator[F
                 ask_status(bus, within)
                 trips.append(time.perf_counter() - began)
     except OmnibusError as error:
-        yield Finding("mesh", "fail", one_line(error), "start it with `omnibus up`, or see that address and key are right")
+        yield Finding(
+            "mesh",
+            "fail",
+            one_line(error),
+            "start it with `omnibus up`, or see that address and key are right",
+        )
         return
-    link = "sealed with the mesh's key" if target.key else "insecure" if target.parsed().is_tcp else "private socket"
+    link = (
+        "sealed with the mesh's key"
+        if target.key
+        else "insecure"
+        if target.parsed().is_tcp
+        else "private socket"
+    )
     seconds = f"connected in {connected * 1000:.0f} ms, status in {statistics.median(trips) * 1000:.2f} ms"
     yield Finding("mesh", "ok", f"{target.address} (from {target.source}; {link}): {seconds}")
     theirs = str(welcome.get("version"))
     found = f"broker omnibus {theirs}, this end {PACKAGE_VERSION}; OMB/{welcome.get('omb')} at both"
     alike = theirs == PACKAGE_VERSION
-    yield Finding("versions", "ok" if alike else "warn", found, "" if alike else "install one version at both ends")
+    yield Finding(
+        "versions", "ok" if alike else "warn", found, "" if alike else "install one version at both ends"
+    )
     yield from _check_parts(status)
 
 
@@ -102,10 +127,13 @@ def _check_parts(status: dict[str, object]) -> Iterator[Finding]:
     found = f"{len(nodes)} nodes, {len(workers)} workers"
     lost = [each["name"] for each in (*nodes, *workers) if each["state"] == "lost"]
     if lost:
-        yield Finding("members", "warn", f"{found}; lost: {', '.join(lost)}", "their link broke: see the network, and their logs")
+        yield Finding(
+            "members",
+            "warn",
+            f"{found}; lost: {', '.join(lost)}",
+            "their link broke: see the network, and their logs",
+        )
     elif not nodes:
         yield Finding("members", "warn", f"{found}: what is submitted waits", "start a node: `omnibus node`")
     else:
         yield Finding("members", "ok", found)
-
-

@@ -16,19 +16,25 @@ __all__ = ["bench", "demo"]
 
 
 def bench(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Some of them; all without.", show_default=False)] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Take some seconds: shows that all works, and rough figures.")] = False,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Some of them; all without.", show_default=False),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Take some seconds: shows that all works, and rough figures.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
     """Measure Omnibus, each claim beside its reference, in the same minutes on this machine.
 
     It needs a checkout: the benchmarks are not part of what pip installs. A wrong NAME lists them.
 
-    [b]Examples[/b]
+    **Examples**
 
-    `omnibus bench --quick`
-
-    `omnibus bench throughput latency --json`
+    ```sh
+    omnibus bench --quick
+    omnibus bench throughput latency --json
+    ```
     """
     root = _checkout()
     sys.path.insert(0, str(root))
@@ -39,17 +45,20 @@ def bench(
 def demo(
     quick: Annotated[bool, typer.Option("--quick", help="A few rounds only.")] = False,
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed gives the same accuracy.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object, and nothing else.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the report as one JSON object, and nothing else.")
+    ] = False,
 ) -> int:
     """Watch a mesh train a small network on handwritten digits, and lose nothing when one of its workers is killed.
 
-    Needs torch and scikit-learn: pip install 'omnibus\\[demo]'. It starts a mesh of its own and ends it.
+    Needs torch and scikit-learn: pip install 'omnibus[demo]'. It starts a mesh of its own and ends it.
 
-    [b]Examples[/b]
+    **Examples**
 
-    `omnibus demo`
-
-    `omnibus demo --quick --json`
+    ```sh
+    omnibus demo
+    omnibus demo --quick --json
+    ```
     """
     try:
         main = importlib.import_module("omnibus.demo").main

@@ -1,4 +1,4 @@
-"""A mesh in the foreground: a broker and a node as children of this process, which drains them when it is told to end."""
+"""A mesh in the foreground: a broker and a node as children of this process, drained when it is told to end."""
 
 from __future__ import annotations
 
@@ -166,12 +166,18 @@ class Foreground:
             delay = self._restarts.after(now)
             if delay is None:
                 return False
-            say("up", f"{self._node.status.why}: started again in {delay:.1f} s; its running tasks are given to it anew")
+            say(
+                "up",
+                f"{self._node.status.why}; it is started again in {delay:.1f} s, and its work is done anew",
+            )
             self._restart_at = now + delay
         return True
 
     def _give_up(self) -> int:
-        say("up", f"the node ended {_POLICY.most or 0} times within {_POLICY.window:g} s, and is not started again")
+        say(
+            "up",
+            f"the node ended {_POLICY.most or 0} times within {_POLICY.window:g} s, and is not started again",
+        )
         self._report(self._unfinished())
         self._end(self._broker, _BROKER_GRACE)
         return FAILED
@@ -306,7 +312,7 @@ def _count(left: dict[str, int]) -> str:
 
 @contextlib.contextmanager
 def _progress(text: str) -> Iterator[Callable[[str], None]]:
-    """Show ``text``, and what the function that is given is told later: a moving line on a terminal, one line elsewhere."""
+    """Show ``text`` and then what the given function is told: a moving line on a terminal, one line elsewhere."""
     if not sys.stderr.isatty():
         say("up", text)
         yield lambda _: None
@@ -315,4 +321,3 @@ def _progress(text: str) -> Iterator[Callable[[str], None]]:
 
     with Console(stderr=True, highlight=False).status(text) as status:
         yield status.update
-

@@ -30,10 +30,18 @@ __all__ = ["logs"]
 
 
 def logs(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="A worker or an actor; all of them without.", show_default=False)] = "",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="A worker or an actor; all of them without.", show_default=False),
+    ] = "",
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
+    ] = False,
     since: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Begin with line number N of the mesh; --json shows the numbers.")
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Begin with line number N of the mesh; --json shows the numbers."
+        ),
     ] = 1,
     json: JsonOption = False,
     address: AddressOption = None,
@@ -45,13 +53,13 @@ def logs(
     What went to their standard error comes out on standard error. With --json an object a line: `number`, `source`,
     `stream` (out or err), `pid`, `time` (seconds since 1970), `text`.
 
-    [b]Examples[/b]
+    **Examples**
 
-    `omnibus logs`                        what is kept of all
-
-    `omnibus logs counter -f`             one actor, and what it will print
-
-    `omnibus logs --json | jq -r 'select(.stream == "err").text'`
+    ```sh
+    omnibus logs                     # what is kept of all
+    omnibus logs counter --follow    # one actor, and what it will print
+    omnibus logs --json | jq -r 'select(.stream == "err").text'
+    ```
     """
     with open_bus(address, insecure, within) as bus:
         last = next_number(bus, within) - 1

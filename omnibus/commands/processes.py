@@ -46,37 +46,75 @@ BindOption = Annotated[
 ]
 InsecureBindOption = Annotated[
     bool,
-    typer.Option("--insecure", rich_help_panel=_OPEN, help="Let whoever reaches the tcp addresses use the mesh, without a key."),
+    typer.Option(
+        "--insecure",
+        rich_help_panel=_OPEN,
+        help="Let whoever reaches the tcp addresses use the mesh, without a key.",
+    ),
 ]
 WorkersOption = Annotated[
     int | None,
-    typer.Option("--workers", "-w", metavar="N", min=0, rich_help_panel=_RESOURCES, help="Workers that are always there.", show_default="one for each CPU"),
+    typer.Option(
+        "--workers",
+        "-w",
+        metavar="N",
+        min=0,
+        rich_help_panel=_RESOURCES,
+        help="Workers that are always there.",
+        show_default="one for each CPU",
+    ),
 ]
 CpusOption = Annotated[
     float | None,
-    typer.Option(metavar="C", rich_help_panel=_RESOURCES, help="CPUs to give out.", show_default="those that this process may use"),
+    typer.Option(
+        metavar="C",
+        rich_help_panel=_RESOURCES,
+        help="CPUs to give out.",
+        show_default="those that this process may use",
+    ),
 ]
 GpusOption = Annotated[
     str,
-    typer.Option(metavar="auto|N|LIST", rich_help_panel=_RESOURCES, help="GPUs to give out: all, so many, or those with these names."),
+    typer.Option(
+        metavar="auto|N|LIST",
+        rich_help_panel=_RESOURCES,
+        help="GPUs to give out: all, so many, or those with these names.",
+    ),
 ]
 MemoryOption = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", rich_help_panel=_RESOURCES, help="Memory to give out, such as 64G.", show_default="what there is"),
+    typer.Option(
+        metavar="SIZE",
+        rich_help_panel=_RESOURCES,
+        help="Memory to give out, such as 64G.",
+        show_default="what there is",
+    ),
 ]
 LabelOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", rich_help_panel=_RESOURCES, help="A property that tasks may ask for. Repeatable."),
+    typer.Option(
+        metavar="NAME=VALUE",
+        rich_help_panel=_RESOURCES,
+        help="A property that tasks may ask for. Repeatable.",
+    ),
 ]
 PreloadOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="MODULE", rich_help_panel=_RESOURCES, help="Import this once, for all workers. Repeatable."),
+    typer.Option(
+        metavar="MODULE", rich_help_panel=_RESOURCES, help="Import this once, for all workers. Repeatable."
+    ),
 ]
 LogLevelOption = Annotated[
     str,
-    typer.Option(metavar="LEVEL", rich_help_panel=_LOGGING, help="What to log: debug, info, warning, error or critical."),
+    typer.Option(
+        metavar="LEVEL",
+        rich_help_panel=_LOGGING,
+        help="What to log: debug, info, warning, error or critical.",
+    ),
 ]
-LogJsonOption = Annotated[bool, typer.Option("--log-json", rich_help_panel=_LOGGING, help="Log as JSON, an object a line.")]
+LogJsonOption = Annotated[
+    bool, typer.Option("--log-json", rich_help_panel=_LOGGING, help="Log as JSON, an object a line.")
+]
 
 
 def mesh_socket(run_dir: Path) -> str:
@@ -90,34 +128,46 @@ def broker(
     run_file: Annotated[
         bool, typer.Option(help="Write the address and the key to the run file, for others to find.")
     ] = True,
-    grace: Annotated[float, typer.Option(metavar="S", help="Seconds for which a lost session may come back.")] = 30.0,
+    grace: Annotated[
+        float, typer.Option(metavar="S", help="Seconds for which a lost session may come back.")
+    ] = 30.0,
     guard: Annotated[
         int | None,
-        typer.Option(metavar="N", min=2, help="Give every N-th dispatch to a lower lane.", show_default="strict order"),
+        typer.Option(
+            metavar="N", min=2, help="Give every N-th dispatch to a lower lane.", show_default="strict order"
+        ),
     ] = None,
     window_tasks: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Unfinished tasks that a client may have in a lane.", show_default="1,000,000")
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Unfinished tasks that a client may have in a lane.",
+            show_default="1,000,000",
+        ),
     ] = None,
     window_bytes: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="The bytes that these may have.", show_default="1 GiB")
+        int | None,
+        typer.Option(metavar="N", min=1, help="The bytes that these may have.", show_default="1 GiB"),
     ] = None,
     log_level: LogLevelOption = "warning",
     log_json: LogJsonOption = False,
 ) -> NoReturn:
     """Run a broker alone; nodes join it from this host or others.
 
-    Prints `ready ADDRESS` once it serves. It always listens on a socket in the run directory, for programs of this user;
-    tcp addresses are sealed with the mesh's key, which is made by itself and stands in the run file (mesh.json). Give
-    another host a copy of that file, mode 0600, and name it there in $OMNIBUS_KEY_FILE. A key in $OMNIBUS_KEY is used
-    instead of a new one.
+    Prints `ready ADDRESS` once it serves. It always listens on a socket in the run directory, for programs of
+    this user. Tcp addresses are sealed with the mesh's key, which is made by itself and stands in the run file,
+    mesh.json: give another host a copy of that file, mode 0600, and name it there in $OMNIBUS_KEY_FILE. A key in
+    $OMNIBUS_KEY is used instead of a new one.
 
     TERM or Ctrl-C ends it at once, with what it holds; `omnibus up` drains first.
 
-    [b]Examples[/b]
+    **Examples**
 
-    `omnibus broker`                               for this user on this host
-
-    `omnibus broker --bind tcp://10.0.0.1:7890`    for the hosts of a cluster too
+    ```sh
+    omnibus broker                                # for this host
+    omnibus broker --bind 'tcp://10.0.0.1:7890'   # for a cluster too
+    ```
     """
     from omnibus.rundir import RUN_FILE, run_dir
 
@@ -125,7 +175,11 @@ def broker(
     options = ["--bind", mesh_socket(folder), "--grace", str(grace), "--log-level", log_level]
     for address in bind or ():
         options += ["--bind", address]
-    for flag, value in (("--guard", guard), ("--window-tasks", window_tasks), ("--window-bytes", window_bytes)):
+    for flag, value in (
+        ("--guard", guard),
+        ("--window-tasks", window_tasks),
+        ("--window-bytes", window_bytes),
+    ):
         if value is not None:
             options += [flag, str(value)]
     options += ["--insecure"] * insecure
@@ -154,13 +208,13 @@ def node(
 
     Prints `ready ADDRESS` once the broker has taken it in. Workers import modules from the working directory too.
 
-    [b]Examples[/b]
+    **Examples**
 
-    `omnibus node`                                              more workers for the mesh that is up on this host
-
-    `OMNIBUS_KEY_FILE=mesh.json omnibus node --address tcp://10.0.0.1:7890`    from another host
-
-    `omnibus node --workers 0 --label disk=fast`                no workers of its own; tasks that ask for the label start some
+    ```sh
+    omnibus node                                  # for this host's mesh
+    OMNIBUS_KEY_FILE=mesh.json omnibus node --address tcp://10.0.0.1:7890
+    omnibus node --workers 0 --label disk=fast    # workers as they are asked for
+    ```
     """
     target = find_target(address, insecure)
     options = ["node", "--grace", str(grace), "--broker-grace", str(broker_grace), "--log-level", log_level]
@@ -180,7 +234,12 @@ def node_options(
 ) -> list[str]:
     """Return the options of ``python -m omnibus.actors node`` that these are."""
     options = ["--gpus", gpus]
-    for flag, value in (("--workers", workers), ("--cpus", cpus), ("--memory", memory), ("--name", name or None)):
+    for flag, value in (
+        ("--workers", workers),
+        ("--cpus", cpus),
+        ("--memory", memory),
+        ("--name", name or None),
+    ):
         if value is not None:
             options += [flag, str(value)]
     for flag, values in (("--label", labels), ("--preload", preload)):
@@ -207,4 +266,8 @@ def _become(module: str, options: list[str], environment: Mapping[str, str]) -> 
     answer = os.dup(sys.stdout.fileno())
     os.set_inheritable(answer, True)
     command = [*interpreter(), module, *options]
-    os.execve(command[0], command, {**os.environ, **worker_environment(), **environment, READY_VARIABLE: str(answer)})
+    os.execve(
+        command[0],
+        command,
+        {**os.environ, **worker_environment(), **environment, READY_VARIABLE: str(answer)},
+    )

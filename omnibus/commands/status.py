@@ -23,7 +23,9 @@ __all__ = ["status"]
 
 
 def status(
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")
+    ] = False,
     interval: Annotated[float, typer.Option(metavar="S", min=0.05, help="Seconds between two looks.")] = 2.0,
     json: JsonOption = False,
     address: AddressOption = None,
@@ -35,13 +37,13 @@ def status(
     With --json it is one object with `broker`, `nodes`, `workers`, `actors`, `clients`, `lanes`, `waited`, `tasks` and
     `messages`; with --watch too, an object a line.
 
-    [b]Examples[/b]
+    **Examples**
 
-    `omnibus status`
-
-    `omnibus status --json | jq .tasks.queued`
-
-    `omnibus status --watch --interval 5`
+    ```sh
+    omnibus status
+    omnibus status --json | jq .tasks.queued
+    omnibus status --watch --interval 5
+    ```
     """
     with open_bus(address, insecure, within) as bus:
         try:

@@ -12,7 +12,20 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["actors", "duration", "lanes", "make_console", "nodes", "overview", "size", "table", "tasks", "view", "workers"]
+__all__ = [
+    "actors",
+    "brief",
+    "duration",
+    "lanes",
+    "make_console",
+    "nodes",
+    "overview",
+    "size",
+    "table",
+    "tasks",
+    "view",
+    "workers",
+]
 
 _PIPED_WIDTH = 200
 _STYLES = {
@@ -42,6 +55,11 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
+def brief(seconds: float) -> str:
+    """Return a time for people that is often short."""
+    return f"{seconds * 1000:,.1f} ms" if seconds < 1 else duration(seconds)
+
+
 def size(count: float) -> str:
     """Return a number of bytes for people."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -53,11 +71,15 @@ def size(count: float) -> str:
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
     """Return a table; a column whose name begins with ``>`` is set to the right, and states have their colours."""
-    made = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, expand=False)
+    made = Table(
+        title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, expand=False
+    )
     for column in columns:
         made.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
     for row in rows:
-        made.add_row(*[Text("–" if cell is None else str(cell), style=_STYLES.get(str(cell), "")) for cell in row])
+        made.add_row(
+            *[Text("–" if cell is None else str(cell), style=_STYLES.get(str(cell), "")) for cell in row]
+        )
     return made
 
 
@@ -66,8 +88,10 @@ def overview(status: dict[str, Any]) -> Text:
     broker = status["broker"]
     text = Text("broker ", style="bold")
     text.append(str(broker.get("address", "")), style="cyan")
-    more = f"  pid {broker.get('pid')} on {broker.get('host')}, up {duration(broker['uptime'])}, {len(status['clients'])} clients"
-    return text.append(more, style="default")
+    where = f"  pid {broker.get('pid')} on {broker.get('host')}"
+    return text.append(
+        f"{where}, up {duration(broker['uptime'])}, {len(status['clients'])} clients", style="default"
+    )
 
 
 def nodes(status: dict[str, Any]) -> Table:
@@ -80,13 +104,22 @@ def nodes(status: dict[str, Any]) -> Table:
         )
         for node in status["nodes"]
     ]  # fmt: skip
-    return table("Nodes", ("name", "host", ">pid", "state", ">free CPUs", "free GPUs", ">memory", "labels"), rows)
+    return table(
+        "Nodes", ("name", "host", ">pid", "state", ">free CPUs", "free GPUs", ">memory", "labels"), rows
+    )
 
 
 def workers(status: dict[str, Any]) -> Table:
     """Return the workers."""
     rows = [
-        (worker["name"], worker["host"], worker["pid"], worker["state"], worker["running"], worker["restarts"])
+        (
+            worker["name"],
+            worker["host"],
+            worker["pid"],
+            worker["state"],
+            worker["running"],
+            worker["restarts"],
+        )
         for worker in status["workers"]
     ]
     return table("Workers", ("name", "host", ">pid", "state", ">running", ">restarts"), rows)
@@ -95,7 +128,15 @@ def workers(status: dict[str, Any]) -> Table:
 def actors(status: dict[str, Any]) -> Table:
     """Return the actors."""
     rows = [
-        (each["name"], each["host"], each["pid"], each["state"], each["running"], each["queued"], each["restarts"])
+        (
+            each["name"],
+            each["host"],
+            each["pid"],
+            each["state"],
+            each["running"],
+            each["queued"],
+            each["restarts"],
+        )
         for each in status["actors"]
     ]
     return table("Actors", ("name", "host", ">pid", "state", ">running", ">queued", ">restarts"), rows)
@@ -110,14 +151,16 @@ def lanes(status: dict[str, Any]) -> Table:
         seen = waited.get(lane, {"dispatched": 0, "waited": 0.0, "longest": 0.0})
         mean = seen["waited"] / seen["dispatched"] if seen["dispatched"] else 0.0
         dispatched = f"{int(seen['dispatched']):,}"
-        rows.append((lane, f"{depths.get(lane, 0):,}", dispatched, _wait(mean), _wait(seen["longest"])))
+        rows.append((lane, f"{depths.get(lane, 0):,}", dispatched, brief(mean), brief(seen["longest"])))
     return table("Lanes", (">priority", ">queued", ">dispatched", ">mean wait", ">longest wait"), rows)
 
 
 def tasks(status: dict[str, Any]) -> Table:
     """Return the books: tasks, and messages to actors."""
     names = [name for name in status["tasks"] if name != "balance"]
-    shown = [name for name in names if name in _ALWAYS or any(status[book][name] for book in ("tasks", "messages"))]
+    shown = [
+        name for name in names if name in _ALWAYS or any(status[book][name] for book in ("tasks", "messages"))
+    ]
     rows = [(book, *[f"{status[book][name]:,}" for name in shown]) for book in ("tasks", "messages")]
     return table("Work", ("", *[f">{name}" for name in shown]), rows)
 
@@ -133,7 +176,3 @@ def view(status: dict[str, Any]) -> RenderableType:
     if status["lanes"] or status["waited"]:
         parts.append(lanes(status))
     return Group(*parts, tasks(status))
-
-
-def _wait(seconds: float) -> str:
-    return f"{seconds * 1000:,.1f} ms" if seconds < 1 else duration(seconds)

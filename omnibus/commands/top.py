@@ -30,13 +30,13 @@ def top(
     Ctrl-C leaves it, and the terminal is as it was. Where the output is no terminal it prints one frame, with the rates
     of one interval, and ends.
 
-    [b]Examples[/b]
+    **Examples**
 
-    `omnibus top`
-
-    `omnibus top --interval 0.2`
-
-    `omnibus top | cat`                one frame
+    ```sh
+    omnibus top
+    omnibus top --interval 0.2
+    omnibus top | cat      # one frame
+    ```
     """
     from omnibus.commands.tables import make_console
 
@@ -50,9 +50,17 @@ def top(
         from rich.live import Live
 
         # The frame is cut at the terminal's height, so what changes most stands first.
-        with contextlib.suppress(KeyboardInterrupt), _terminable(), Live(
-            frame(before, before), console=console, screen=True, auto_refresh=False, vertical_overflow="crop"
-        ) as live:
+        with (
+            contextlib.suppress(KeyboardInterrupt),
+            _terminable(),
+            Live(
+                frame(before, before),
+                console=console,
+                screen=True,
+                auto_refresh=False,
+                vertical_overflow="crop",
+            ) as live,
+        ):
             while True:
                 threading.Event().wait(interval)
                 after = ask_status(bus, within)
@@ -75,7 +83,9 @@ def rates(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
         lanes[lane] = (count * per, (seen["waited"] - earlier["waited"]) / count if count else 0.0)
     told: dict[str, Any] = {"lanes": lanes}
     for book in ("tasks", "messages"):
-        told[book] = {name: (after[book][name] - before[book][name]) * per for name in ("submitted", "done", "failed")}
+        told[book] = {
+            name: (after[book][name] - before[book][name]) * per for name in ("submitted", "done", "failed")
+        }
     return told
 
 
@@ -84,7 +94,7 @@ def frame(before: dict[str, Any], after: dict[str, Any]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from omnibus.commands.tables import actors, duration, nodes, overview, table, workers
+    from omnibus.commands.tables import actors, brief, nodes, overview, table, workers
 
     told = rates(before, after)
     work = [
@@ -99,11 +109,15 @@ def frame(before: dict[str, Any], after: dict[str, Any]) -> RenderableType:
     lanes = []
     for lane in sorted({*told["lanes"], *depths}, reverse=True):
         rate, wait = told["lanes"].get(lane, (0.0, 0.0))
-        lanes.append((lane, f"{depths.get(lane, 0):,}", f"{rate:,.0f}", f"{wait * 1000:,.1f} ms" if wait < 1 else duration(wait)))
+        lanes.append((lane, f"{depths.get(lane, 0):,}", f"{rate:,.0f}", brief(wait)))
     parts: list[RenderableType] = [
         overview(after),
         Text(""),
-        table("Work", ("", ">in/s", ">done/s", ">failed/s", ">queued", ">running", ">done", ">redelivered"), work),
+        table(
+            "Work",
+            ("", ">in/s", ">done/s", ">failed/s", ">queued", ">running", ">done", ">redelivered"),
+            work,
+        ),
     ]
     if lanes:
         parts.append(table("Lanes", (">priority", ">queued", ">out/s", ">mean wait"), lanes))

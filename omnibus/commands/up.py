@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-
 from omnibus.commands.processes import (
     BindOption,
     CpusOption,
@@ -35,36 +34,44 @@ def up(
     memory: MemoryOption = None,
     label: LabelOption = None,
     preload: PreloadOption = None,
-    name: Annotated[str, typer.Option(metavar="NAME", help="The node's name.", show_default="the host's")] = "",
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="The node's name.", show_default="the host's")
+    ] = "",
     bind: BindOption = None,
     insecure: InsecureBindOption = False,
     drain: Annotated[
-        float, typer.Option(metavar="S", help="Seconds that queued and running work may take to end, once told to stop.")
+        float,
+        typer.Option(
+            metavar="S", help="Seconds that queued and running work may take to end, once told to stop."
+        ),
     ] = 30.0,
-    within: Annotated[float, typer.Option(metavar="S", help="Seconds within which the mesh must be up.")] = 20.0,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not show what workers and actors print.")] = False,
+    within: Annotated[
+        float, typer.Option(metavar="S", help="Seconds within which the mesh must be up.")
+    ] = 20.0,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Do not show what workers and actors print.")
+    ] = False,
     log_level: LogLevelOption = "warning",
     log_json: LogJsonOption = False,
     state: Annotated[str, typer.Option(metavar="DIRECTORY", hidden=True)] = "",
 ) -> int:
     """Run a mesh in the foreground: a broker, and a node with its workers.
 
-    Prints `ready ADDRESS` once both serve, and `also ADDRESS` for each further one. The address and the key stand in the
-    run file, so that programs and commands on this host need neither: `omnibus.connect()` and `omnibus status` find it.
-    What workers print is shown, marked with its source.
+    Prints `ready ADDRESS` once both serve, and `also ADDRESS` for each further one. Address and key stand in the
+    run file, so that programs and commands on this host need neither: `omnibus.connect()` and `omnibus status`
+    find the mesh. What workers print is shown, marked with its source.
 
-    [b]To stop it[/b], press Ctrl-C or send it TERM: it leaves the run file, waits until what is queued and running has
-    ended (--drain seconds at most), and stops. A second Ctrl-C stops at once. Exits 0 if nothing was lost, else 1.
+    **To stop it**, press Ctrl-C or send it TERM: it removes the run file, waits until what is queued and running
+    has ended, --drain seconds at most, and stops. A second Ctrl-C stops at once. Exits 0 if nothing was lost, else 1.
 
-    [b]Examples[/b]
+    **Examples**
 
-    `omnibus up`                               a worker for each CPU, for programs of this user on this host
-
-    `omnibus up --workers 4 --gpus 2`          four workers, and two of the GPUs
-
-    `omnibus up --bind tcp://0.0.0.0:7890`     for other hosts too, which need a copy of the run file as their key
-
-    `OMNIBUS_RUN_DIR=/tmp/b omnibus up`        a second mesh beside the first
+    ```sh
+    omnibus up                                # a worker for each CPU
+    omnibus up --workers 4 --gpus 2           # four workers, two GPUs
+    omnibus up --bind 'tcp://0.0.0.0:7890'    # for other hosts too
+    OMNIBUS_RUN_DIR=/tmp/second omnibus up    # a second mesh beside it
+    ```
     """
     if state:
         raise UsageError(
@@ -77,10 +84,11 @@ def up(
     folder = run_dir()
     refuse_second(folder / RUN_FILE)
     options = ["--log-level", log_level]
+    binds = [word for address in bind or () for word in ("--bind", address)]
     plan = Plan(
         folder,
         mesh_socket(folder),
-        broker=[*options, *[word for address in bind or () for word in ("--bind", address)], *["--insecure"] * insecure],
+        broker=[*options, *binds, *["--insecure"] * insecure],
         node=[*options, *node_options(workers, cpus, gpus, memory, label, preload, name)],
         environment=logging_environment(log_level, log_json),
         drain=drain,
@@ -107,5 +115,3 @@ def _warn_of_another(addresses: tuple[str, ...]) -> None:
     named = os.environ.get(ADDRESS_VARIABLE, "")
     if named and named not in addresses:
         say("up", f"note: ${ADDRESS_VARIABLE} is {named} here, and commands of this shell go there: unset it")
-
-

@@ -22,8 +22,10 @@ def parse_json(text: str, what: str) -> Any:
         pass
     if text.startswith("-"):
         raise UsageError(f"no such option: {text} (and as an argument it would have to be JSON)")
-    meant = f"; if it is a text, write '{json.dumps(text)}', with both kinds of quotes" if text else "; an empty text is '\"\"'"
-    raise UsageError(f"{what} is not JSON: {text[:80]!r}{meant}")
+    meant = json.dumps(text[:80])
+    raise UsageError(
+        f"{what} is not JSON: {text[:80]!r}; if it is a text, write '{meant}', with both kinds of quotes"
+    )
 
 
 def parse_all(arguments: Sequence[str] | None) -> list[Any]:

@@ -38,35 +38,64 @@ _ENDS: Final = {"TaskTimeout": "failed", "Cancelled": "cancelled", "Expired": "e
 _ASK_AGAIN: Final = 0.2
 
 ArgumentsArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[JSON]...", help="Its arguments, each as JSON: 3, '\"text\"', '[1, 2]'.", show_default=False)
+    list[str] | None,
+    typer.Argument(
+        metavar="JSON", help="Its arguments, each as JSON: 3, '\"text\"', '[1, 2]'.", show_default=False
+    ),
 ]
 KeywordOption = Annotated[
-    list[str] | None, typer.Option("--kw", "-k", metavar="NAME=JSON", help="An argument by its name. Repeatable.")
+    list[str] | None,
+    typer.Option("--kw", "-k", metavar="NAME=JSON", help="An argument by its name. Repeatable."),
 ]
-TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the remote traceback of an error too.")]
-PriorityOption = Annotated[int, typer.Option("--priority", "-p", metavar="N", help="Its lane: higher first.", rich_help_panel=_HOW)]
+TracebackOption = Annotated[
+    bool, typer.Option("--traceback", help="Show the remote traceback of an error too.")
+]
+PriorityOption = Annotated[
+    int, typer.Option("--priority", "-p", metavar="N", help="Its lane: higher first.", rich_help_panel=_HOW)
+]
 TimeoutOption = Annotated[
-    float | None, typer.Option(metavar="S", help="Seconds that it may run.", rich_help_panel=_HOW, show_default="no bound")
+    float | None,
+    typer.Option(metavar="S", help="Seconds that it may run.", rich_help_panel=_HOW, show_default="no bound"),
 ]
 TtlOption = Annotated[
-    float | None, typer.Option(metavar="S", help="Seconds that it may wait in its lane.", rich_help_panel=_HOW, show_default="no bound")
+    float | None,
+    typer.Option(
+        metavar="S",
+        help="Seconds that it may wait in its lane.",
+        rich_help_panel=_HOW,
+        show_default="no bound",
+    ),
 ]
 
 
 def submit(
-    function: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="What to run, as the workers can import it.")],
+    function: Annotated[
+        str, typer.Argument(metavar="MODULE:FUNCTION", help="What to run, as the workers can import it.")
+    ],
     arguments: ArgumentsArgument = None,
     kw: KeywordOption = None,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Print the task's id and leave; its result is kept for an hour.")
+        bool,
+        typer.Option("--detach", "-d", help="Print the task's id and leave; its result is kept for an hour."),
     ] = False,
     wait: Annotated[
         bool | None,
-        typer.Option("--wait/--no-wait", help="Wait for the result, or not; --no-wait means --detach.", show_default="wait unless detached"),
+        typer.Option(
+            "--wait/--no-wait",
+            help="Wait for the result, or not; --no-wait means --detach.",
+            show_default="wait unless detached",
+        ),
     ] = None,
     priority: PriorityOption = 0,
     retries: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Lost attempts that are made good.", rich_help_panel=_HOW, show_default="3")
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Lost attempts that are made good.",
+            rich_help_panel=_HOW,
+            show_default="3",
+        ),
     ] = None,
     timeout: TimeoutOption = None,
     ttl: TtlOption = None,
@@ -75,13 +104,18 @@ def submit(
         float, typer.Option(metavar="G", help="GPUs that it needs, or a share of one.", rich_help_panel=_HOW)
     ] = 0,
     memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory that it needs, such as 2G.", rich_help_panel=_HOW)
+        str | None,
+        typer.Option(metavar="SIZE", help="Memory that it needs, such as 2G.", rich_help_panel=_HOW),
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A property that its node must have. Repeatable.", rich_help_panel=_HOW),
+        typer.Option(
+            metavar="NAME=VALUE", help="A property that its node must have. Repeatable.", rich_help_panel=_HOW
+        ),
     ] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="For logs and status.", rich_help_panel=_HOW)] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="For logs and status.", rich_help_panel=_HOW)
+    ] = None,
     traceback: TracebackOption = False,
     json: JsonOption = False,
     address: AddressOption = None,
@@ -93,27 +127,32 @@ def submit(
     The function goes by its name, MODULE:FUNCTION, and the workers import it: what they can import is what the node was
     started with, its working directory first. Ctrl-C cancels the task, unless it is detached.
 
-    [b]Examples[/b]
+    **Examples**
 
-    `omnibus submit builtins:pow 2 10`                      prints 1024
-
-    `omnibus submit math:fsum '[0.1, 0.2]' --json`          {"task": …, "state": "done", "result": 0.3…}
-
-    `omnibus submit builtins:sorted '[3, 1]' -k reverse=true -p 5 --timeout 60`
-
-    `omnibus submit --detach time:sleep 60`                 prints the id, for `omnibus fetch ID`
+    ```sh
+    omnibus submit builtins:pow 2 10                 # prints 1024
+    omnibus submit math:fsum '[0.1, 0.2]' --json     # state, result, task id
+    omnibus submit builtins:sorted '[3, 1]' --kw reverse=true --priority 5
+    omnibus submit --detach time:sleep 60            # prints the task's id
+    ```
     """
     from omnibus.functions import ship
 
     ship(function, code=False)  # its name is looked at before anything is asked
     values, named = parse_all(arguments), keywords(kw)
     waits = not detach if wait is None else wait
-    given: dict[str, Any] = {"priority": priority, "retries": retries, "timeout": timeout, "ttl": ttl, "cpus": cpus}
+    given: dict[str, Any] = {
+        "priority": priority,
+        "retries": retries,
+        "timeout": timeout,
+        "ttl": ttl,
+        "cpus": cpus,
+    }
     given |= {"gpus": gpus, "memory": _bytes(memory), "labels": _labels(label), "name": name}
     detached = detach or not waits
     options = {key: value for key, value in given.items() if value is not None} | {"detached": detached}
     with open_bus(address, insecure, within) as bus:
-        future = bus.options(**options).submit(function, *values, **named)
+        future: Any = bus.options(**options).submit(function, *values, **named)
         task = bus.task_id(future)
         if not waits:
             ask_status(bus, within)  # answered behind the task: it is accepted by now, or was refused
@@ -144,13 +183,13 @@ def call(
 
     Actors are started by programs (`bus.spawn(Counter, name="counter")`); `omnibus status` lists them.
 
-    [b]Examples[/b]
+    **Examples**
 
-    `omnibus call counter add 5`
-
-    `omnibus call model generate '"Once upon"' --stream`      a line for each part
-
-    `omnibus call counter value --json`                       {"actor": "counter", "state": "done", "result": 5}
+    ```sh
+    omnibus call counter add 5
+    omnibus call counter countdown 3 --stream        # a line for each value
+    omnibus call counter value --json
+    ```
     """
     values, named = parse_all(arguments), keywords(kw)
     options = {key: value for key, value in (("timeout", timeout), ("ttl", ttl)) if value is not None}
@@ -170,7 +209,9 @@ def call(
 
 
 def fetch(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="The id that `omnibus submit --detach` printed.")],
+    task: Annotated[
+        str, typer.Argument(metavar="TASK", help="The id that `omnibus submit --detach` printed.")
+    ],
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until it has ended.")] = False,
     traceback: TracebackOption = False,
     json: JsonOption = False,
@@ -180,9 +221,11 @@ def fetch(
 ) -> int:
     """Print the result of a detached task; it is kept for an hour after its end.
 
-    [b]Example[/b]
+    **Example**
 
-    `omnibus fetch --wait $(omnibus submit --detach builtins:pow 2 10)`
+    ```sh
+    omnibus fetch --wait $(omnibus submit --detach builtins:pow 2 10)
+    ```
     """
     with open_bus(address, insecure, within) as bus:
         while True:
@@ -217,7 +260,11 @@ def _check_actor(bus: Bus, name: str, within: float) -> None:
     """Raise :class:`NotFound` that lists the actors there are, unless ``name`` is one."""
     known = [actor["name"] for actor in ask_status(bus, within)["actors"]]
     if name not in known:
-        there = f"there are {', '.join(sorted(known)[:20])}" if known else "there is none: a program's bus.spawn starts them"
+        there = (
+            f"there are {', '.join(sorted(known)[:20])}"
+            if known
+            else "there is none: a program's bus.spawn starts them"
+        )
         raise NotFound(f"no actor is named {name!r}{close_to(name, known)}; {there}")
 
 
@@ -225,7 +272,14 @@ def _check_actor(bus: Bus, name: str, within: float) -> None:
 
 
 def _finish(
-    command: str, future: Any, task: str | None, *, json: bool, traceback: bool, leave: bool = False, actor: str = ""
+    command: str,
+    future: Any,
+    task: str | None,
+    *,
+    json: bool,
+    traceback: bool,
+    leave: bool = False,
+    actor: str = "",
 ) -> int:
     """Wait for a future and print how it ended; Ctrl-C cancels it, unless it is to be left."""
     about = {"task": task} if task else {"actor": actor}

@@ -72,18 +72,21 @@ class Ref:
 class FakeBus:
     """A mesh of nothing but this thread: its two workers are numbers, and ``status`` says what a broker would.
 
-    ``books`` is added to what the ledger says.
+    ``books`` is added to what the ledger says; the first ``misses`` kills hit a worker between two tasks.
     """
 
     def __init__(self, **books: int) -> None:
         self._books = books
         self._counts = {TRAINING: 0, EVALUATION: 0}
         self._pids = [101, 102]
+        self._kills = 0
+        self.misses = 0
         self.submitted: list[int] = []
         self.ref: Ref | None = None
 
     def kill(self, pid: int, signum: int) -> None:
         assert signum == signal.SIGKILL
+        self._kills += 1
         self._pids[self._pids.index(pid)] = pid + 100
 
     def options(self, *, priority: int, name: str) -> Any:
@@ -104,7 +107,7 @@ class FakeBus:
     def status(self) -> dict[str, Any]:
         done = len(self.submitted)
         ends = ("queued", "running", "failed", "cancelled", "expired", "dead", "balance")
-        books = {"submitted": done, "done": done, "redelivered": 1, **dict.fromkeys(ends, 0)}
+        books = {"submitted": done, "done": done, "redelivered": max(0, self._kills - self.misses), **dict.fromkeys(ends, 0)}
         return {
             "broker": {"pid": 100},
             "workers": [{"name": f"worker-{pid % 100}", "pid": pid, "running": 1} for pid in self._pids],
@@ -212,6 +215,14 @@ def test_books_that_do_not_add_up_are_a_problem(
     tiny: Data, monkeypatch: pytest.MonkeyPatch, books: dict[str, int], problem: str
 ) -> None:
     assert train(FakeBus(**books), TINY, tiny, monkeypatch).problems == [problem]
+
+
+def test_another_worker_is_killed_where_the_first_had_no_task(tiny: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = FakeBus()
+    bus.misses = 1
+    report = train(bus, TINY, tiny, monkeypatch)
+    assert (report.kills, report.problems) == (2, [])
+    assert (report.killed_pid, report.replaced_by) == (201, 301)
 
 
 def test_a_worker_that_is_not_replaced_is_a_problem(tiny: Data, monkeypatch: pytest.MonkeyPatch) -> None:

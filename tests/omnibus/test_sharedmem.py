@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -161,37 +162,35 @@ def test_an_undecided_revocation_makes_the_child_wait(mine: StatusPage, child: S
     assert outcome == [True]
 
 
+COUNT = 20_000
+RUNNER = """
+import sys
+from omnibus.sharedmem import StatusPage
+page, count = StatusPage.attach(int(sys.argv[1])), int(sys.argv[2])
+ran = bytearray(count + 1)
+for aid in range(1, count + 1):
+    if page.begin(aid):
+        ran[aid] = 1
+        page.end()
+sys.stdout.buffer.write(ran)
+"""
+
+
 def test_two_processes_agree_on_every_attempt(mine: StatusPage) -> None:
     """Race a child that begins attempts against revocations: each is run exactly if it was not revoked."""
-    count = 20_000
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
+    command = [sys.executable, "-c", RUNNER, str(mine.fd), str(COUNT)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=[mine.fd]) as child:
         try:
-            os.close(reader)
-            page = StatusPage.attach(os.dup(mine.fd))
-            ran = bytearray(count + 1)
-            for aid in range(1, count + 1):
-                if page.begin(aid):
-                    ran[aid] = 1
-                    page.end()
-            os.write(writer, bytes(ran))
+            revoked = set()
+            while (last := mine.last) < COUNT:
+                assert child.poll() is None or mine.last == COUNT
+                if mine.revoke(last + 1):
+                    revoked.add(last + 1)
+            ran, _ = child.communicate(timeout=10)
         finally:
-            os._exit(0)
-    os.close(writer)
-    try:
-        revoked = set()
-        while (last := mine.last) < count:
-            aid = last + 1
-            if mine.revoke(aid):
-                revoked.add(aid)
-        with open(reader, "rb") as pipe:
-            told = pipe.read()
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    assert len(told) == count + 1
-    assert {aid for aid in range(1, count + 1) if not told[aid]} == revoked & set(range(1, count + 1))
+            child.kill()
+    assert len(ran) == COUNT + 1
+    assert {aid for aid in range(1, COUNT + 1) if not ran[aid]} == revoked & set(range(1, COUNT + 1))
     assert revoked, "the race was never won: the test shows nothing"
 
 

@@ -21,7 +21,8 @@ LAYERS: dict[int, str] = {
     """,
     1: """
         omnibus.address  omnibus.checkpoint  omnibus.functions  omnibus.hostid  omnibus.payload
-        omnibus.channel  omnibus.faults  omnibus.handshake  omnibus.heads  omnibus.lifting  omnibus.lowering
+        omnibus.channel  omnibus.faults  omnibus.handshake  omnibus.heads  omnibus.lifting  omnibus.logs
+        omnibus.lowering
         omnibus.pickling  omnibus.private  omnibus.protocol  omnibus.rundir  omnibus.runfile  omnibus.running
         omnibus.sharedmem  omnibus.tensors
     """,
@@ -49,7 +50,13 @@ LAYERS: dict[int, str] = {
         omnibus.actors.group  omnibus.actors.process  omnibus.actors.runner  omnibus.actors.supervisor
         omnibus.actors.zygote
     """,
-    6: "omnibus  omnibus.cli  omnibus.demo",
+    6: """
+        omnibus  omnibus.cli  omnibus.demo
+        omnibus.commands  omnibus.commands.audit  omnibus.commands.base  omnibus.commands.checks
+        omnibus.commands.doctor  omnibus.commands.extras  omnibus.commands.foreground  omnibus.commands.lines
+        omnibus.commands.output  omnibus.commands.processes  omnibus.commands.status  omnibus.commands.tables
+        omnibus.commands.top  omnibus.commands.up  omnibus.commands.values  omnibus.commands.work
+    """,
 }
 """The names of each layer's modules."""
 
@@ -73,8 +80,14 @@ SHELLS = _names("""
     omnibus.aio  omnibus.aiodriver  omnibus.bus  omnibus.driver  omnibus.links  omnibus.linkwatch  omnibus.sockets
     omnibus.brokers.auth  omnibus.brokers.shell
     omnibus.actors.embed  omnibus.actors.process  omnibus.actors.supervisor
+    omnibus.commands.checks
 """)
-"""The modules that import ``zmq``."""
+"""The modules that import ``zmq``; ``checks`` opens no socket, and tells a user what this libzmq can do."""
 
-FACES = frozenset({"omnibus.cli", "omnibus.demo"})
+FACES = _names("""
+    omnibus.cli  omnibus.demo
+    omnibus.commands.base  omnibus.commands.extras  omnibus.commands.output  omnibus.commands.processes
+    omnibus.commands.status  omnibus.commands.tables  omnibus.commands.top  omnibus.commands.up
+    omnibus.commands.work
+""")
 """What people start, and nothing else imports: these may load the command line's libraries."""
