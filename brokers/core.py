@@ -40,7 +40,7 @@ _ROLES: dict[str, type[Peer]] = {"client": Client, "worker": Worker, "actor": Wo
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that the shell should act on or log: ``what`` is ``joined``, ``left``, ``lost``, ``refused``; ``peer`` says who."""
+    """Something that the shell should act on or log: ``what`` is ``joined``, ``left``, ``lost``, ``stray``, ``refused``."""
 
     what: str
     peer: str
@@ -366,7 +366,7 @@ class Broker:
 
     def _stray(self, route: bytes, about: int, error: str, message: str, lockstep: bool, *, again: bool = False) -> None:
         """Answer someone who has no session, or who did not speak OMB/1."""
-        self._events.append(Event("refused", route.hex(), message))
+        self._events.append(Event("stray" if again else "refused", route.hex(), message))
         self._strays.append((route, [Verb.ERROR, about, {"error": error, "message": message, "again": again}, None, 0], lockstep))
 
     def check_invariants(self) -> None:

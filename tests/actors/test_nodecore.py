@@ -685,6 +685,7 @@ def test_any_sequence_keeps_the_invariants_and_ends_when_told(moves: list[tuple[
             core.on_link(move == "up", house.now)
             house.settle()
     core.stop("the end", house.now)
+    house.settle()
     for child in list(core.children):
         if not child.pid:
             core.on_started(child.session, 1000 + next(aids), house.now)

@@ -97,9 +97,11 @@ class Broker:
         """Wait for a published line that contains ``text``; return what was published."""
 
         def fits(record: Record) -> bool:
-            if record[0] != Verb.PUBLISH or (name and record[2]["topic"] != "log"):
+            if record[0] != Verb.PUBLISH:
                 return False
-            return text in str(msgpack.unpackb(record[3])["text"])
+            assert record[2] == {"topic": "log"}
+            said = msgpack.unpackb(record[3])
+            return text in said["text"] and name in ("", said["source"])
 
         said: dict[str, Any] = msgpack.unpackb(self.expect(fits)[3])
         return said

@@ -107,7 +107,8 @@ class FakeBus:
     def status(self) -> dict[str, Any]:
         done = len(self.submitted)
         ends = ("queued", "running", "failed", "cancelled", "expired", "dead", "balance")
-        books = {"submitted": done, "done": done, "redelivered": max(0, self._kills - self.misses), **dict.fromkeys(ends, 0)}
+        hits = max(0, self._kills - self.misses)
+        books = {"submitted": done, "done": done, "redelivered": hits, **dict.fromkeys(ends, 0)}
         return {
             "broker": {"pid": 100},
             "workers": [{"name": f"worker-{pid % 100}", "pid": pid, "running": 1} for pid in self._pids],

@@ -51,7 +51,7 @@ LAYERS: dict[int, str] = {
         omnibus.actors.zygote
     """,
     6: """
-        omnibus  omnibus.cli  omnibus.demo
+        omnibus  omnibus.cli  omnibus.demo  omnibus.demo_run  omnibus.demo_work
         omnibus.commands  omnibus.commands.audit  omnibus.commands.base  omnibus.commands.checks
         omnibus.commands.doctor  omnibus.commands.extras  omnibus.commands.foreground  omnibus.commands.lines
         omnibus.commands.output  omnibus.commands.processes  omnibus.commands.status  omnibus.commands.tables

@@ -155,6 +155,26 @@ class Bindings:
             blobs += plain(owned)
         return encode(records, blobs)
 
+    def invent(self, message: Message) -> Iterator[tuple[Record, list[bytes]]]:
+        """Yield the records of a message from the broker, as one that chooses numbers and texts by itself might say."""
+        for verb, about, head, body, owned in message.records:
+            number = int(Verb[verb]) if isinstance(verb, str) else verb
+            filled = [self._invent(part) for part in (about, head, body)]
+            if filled[2] == "any":
+                filled[2] = b"\xc0"
+            yield [number, *filled, len(owned)], plain(owned)
+
+    def _invent(self, value: Any) -> Any:
+        if value == "*":
+            return "any"
+        if isinstance(value, str) and value.startswith("$"):
+            return self.values.setdefault(value, len(self.values) + 1_000)
+        if isinstance(value, list):
+            return [self._invent(item) for item in value]
+        if isinstance(value, dict) and not any(key.startswith("$") for key in value):
+            return {key: self._invent(item) for key, item in value.items() if key != "..."}
+        return plain(value)
+
     def check(self, expected: list[Any], record: Record, blobs: list[bytes], where: str) -> None:
         """Check that a record is the one that is expected; new names are bound to what stands in their place."""
         verb, about, head, body, owned = expected
