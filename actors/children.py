@@ -14,14 +14,26 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from omnibus.errors import AlreadyExists
 from omnibus.sharedmem import Reason
 
 from .restart import Restarts
 
-__all__ = ["TRANSITIONS", "Child", "Children", "Exit", "Ladder", "Page", "State", "Want", "explain"]
+__all__ = [
+    "TRANSITIONS",
+    "Child",
+    "Children",
+    "Exit",
+    "Ladder",
+    "Page",
+    "State",
+    "Want",
+    "birth_of",
+    "death_of",
+    "explain",
+]
 
 
 class State(Enum):
@@ -204,6 +216,37 @@ def explain(how: Exit, ended: Ladder | None, stopped: bool) -> str:
     if how.signal == signal.SIGKILL:
         return f"{status}, and not by its supervisor"
     return _join(status, how.words if how.code != 0 else "")
+
+
+def birth_of(child: Child) -> dict[str, Any]:
+    """Return what CHILD says of a child that runs."""
+    want = child.want
+    about = {"event": "started", "incarnation": child.incarnation, "cpus": want.cpus, "devices": list(want.devices)}
+    return {**_identity(child), **about}
+
+
+def death_of(child: Child, how: Exit, reason: str, delay: float | None, aborted: Ladder | None) -> dict[str, Any]:
+    """Return what CHILD says of a child that has ended: why, what it was in, and in how many seconds it lives again.
+
+    ``aborted`` is the ladder that ended it, where one did.
+    """
+    return {
+        **_identity(child),
+        "event": "exited",
+        "code": how.code,
+        "signal": how.signal,
+        "oom": how.oom,
+        "begun": child.inside(),
+        "last": child.page.last,
+        "reason": reason,
+        "restart_in": delay,
+        "cause": aborted.reason.name.lower() if aborted is not None else None,
+        "aborted": aborted.aid if aborted is not None else 0,
+    }
+
+
+def _identity(child: Child) -> dict[str, Any]:
+    return {"session": child.session, "name": child.want.name, "role": child.want.role, "pid": child.pid}
 
 
 def _status(how: Exit) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from omnibus.channel import Channel
-from omnibus.protocol import INLINE, Blob, Limits, Record, Verb, decode, messages
+from omnibus.protocol import INLINE, Blob, Record, Verb, decode, messages
 
 __all__ = ["STREAM_CREDIT", "Inbox", "Job", "Work"]
 
@@ -27,7 +27,6 @@ _CHUNK: Final = int(Verb.CHUNK)
 _RUN: Final = int(Verb.RUN)
 _ANSWERS: Final = frozenset({_DONE, _FAIL, _CHUNK})
 _NO_ARGUMENTS: Final = b"\x90"
-_MOST_BLOBS: Final = Limits().blobs
 _WISHES: Final = 256
 """Cancelled attempts to remember; of those that ended meanwhile nobody asks again."""
 _SHELF: Final = 16 * 1024 * 1024
@@ -96,6 +95,7 @@ class Inbox:
         self._shelf: dict[bytes, bytes] = {}
         self._channel = Channel() if hello.get("resume") else None
         self._greeting: list[Record] = []
+        self._greetings = 0
         self._again: list[list[Blob]] = []
         self.greet()
 
@@ -108,14 +108,16 @@ class Inbox:
         if self.welcome:
             head = {**head, "running": sorted(self._held())}
         self.ready = False
+        self._greetings += 1
         if self._channel is not None:
-            self._greeting = [[Verb.HELLO, 0, {**head, "received": self._channel.received}, None, 0]]
+            head = {**head, "received": self._channel.received}
+            self._greeting = [[Verb.HELLO, self._greetings, head, None, 0]]
             self._again = []
             return
         records = self.records
         if records and records[0][0] == Verb.HELLO:
             del records[0]
-        records.insert(0, [Verb.HELLO, 0, head, None, 0])
+        records.insert(0, [Verb.HELLO, self._greetings, head, None, 0])
 
     def _held(self) -> set[int]:
         """Return the attempts that wait, run, or are answered by what was not sent yet."""
@@ -129,6 +131,8 @@ class Inbox:
         at = 2
         records = decode(frames)
         if self._channel is not None and records and not _speaks_for_link(records[0]):
+            if not self.ready and self.welcome:
+                return  # it was under way when this end greeted anew, and will be sent again
             self._channel.received += 1
         for verb, about, head, body, count in records:
             blobs: Sequence[Blob] = ()
@@ -148,6 +152,8 @@ class Inbox:
 
     def on_welcome(self, about: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
         """Begin to work, or go on: with what is held where the broker knows it, else without."""
+        if about != self._greetings:
+            return  # it answers an earlier greeting, and the answer to the last one follows
         known = self.welcome
         if known and not head.get("resumed", head.get("epoch") == known.get("epoch")):
             self._start_over()
@@ -172,7 +178,7 @@ class Inbox:
         if head.get("again"):
             if self._channel is None or self.ready:  # each of several messages that it did not know is answered so
                 self.greet()
-        elif not about:
+        elif not about or not self.welcome:
             self.refusal = head
             self.stopping = True
 
@@ -303,16 +309,7 @@ class Inbox:
     def _pack(self) -> list[list[Blob]]:
         records, blobs = self.records, self.blobs
         self.records, self.blobs = [], []
-        return messages(records, blobs) if len(blobs) <= _MOST_BLOBS else _split(records, blobs)
-
-
-def _split(records: list[Record], blobs: list[Blob]) -> list[list[Blob]]:
-    """Return messages none of which owns more blobs than one may, a record alone excepted."""
-    if len(records) == 1 or len(blobs) <= _MOST_BLOBS:
         return messages(records, blobs)
-    half = len(records) // 2
-    count = sum(record[4] for record in records[:half])
-    return _split(records[:half], blobs[:count]) + _split(records[half:], blobs[count:])
 
 
 def _speaks_for_link(record: Record) -> bool:

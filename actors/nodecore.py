@@ -17,7 +17,7 @@ from omnibus.protocol import Record, Verb
 
 from . import orders
 from .attempts import Attempts, Key
-from .children import Child, Children, Exit, Page, State, Want, explain
+from .children import Child, Children, Exit, Page, State, Want, birth_of, death_of, explain
 from .commands import Command, Finish, Fork, NodeSpec, Signal
 from .config import ChildConfig
 from .restart import Restarts
@@ -61,6 +61,7 @@ class NodeCore:
         self._records: list[Record] = []
         self._commands: list[Command] = []
         self._deaths: deque[tuple[float, Record]] = deque(maxlen=_RECENT)
+        self._unsaid: list[Record] = []
         self._heard = self._greeted = self._patience = 0.0
         self._linked = True
         self._finished = False
@@ -138,12 +139,16 @@ class NodeCore:
         self.welcomed = True
         for what in ("broker", "hello"):
             self._timers.clear((what, _NODE, 0))
+        unsaid, self._unsaid = self._unsaid, []
+        if isinstance(head, Mapping) and head.get("resumed"):
+            self._records += unsaid  # all else has arrived, or is sent again
+            return
         for when, record in self._deaths:
             if when >= self._heard - _UNHEARD:
                 self._say(record)
         for child in self.children:
             if child.pid:
-                self._say_started(child)
+                self._say_child(child, birth_of(child))
 
     def on_error(self, about: int, head: Any, now: float) -> None:
         """Say HELLO anew where the broker asks for it; end where it refuses this node."""
@@ -157,6 +162,10 @@ class NodeCore:
     def on_ping(self, about: int, head: Any, now: float) -> None:
         """Answer."""
         self._say([Verb.PONG, about, None, None, 0])
+
+    def on_bye(self, about: int, head: Any, now: float) -> None:
+        """End with a broker that ends in good order."""
+        self.stop("its broker has ended", now)
 
     def on_nothing(self, about: int, head: Any, now: float) -> None:
         """Do nothing: that it came is all."""
@@ -236,8 +245,7 @@ class NodeCore:
         assert child is not None, f"no child of session {session.hex()} was asked for"
         child.pid = pid
         child.become("started")
-        if self.welcomed:
-            self._say_started(child)
+        self._say_child(child, birth_of(child))
         if child.state is State.STOPPING:
             self._kick(child, signal.SIGTERM)
 
@@ -263,23 +271,8 @@ class NodeCore:
                 del self.wants[want.name]
                 if want.restarts is not None and how.code != 0:
                     reason += "; it is not restarted: that happened too often"
-        head = {
-            **_identity(child),
-            "event": "exited",
-            "code": how.code,
-            "signal": how.signal,
-            "oom": how.oom,
-            "begun": begun,
-            "last": child.page.last,
-            "reason": reason,
-            "restart_in": delay,
-            "cause": aborted.reason.name.lower() if aborted is not None else None,
-            "aborted": aborted.aid if aborted is not None else 0,
-        }
-        record: Record = [Verb.CHILD, want.command, head, None, 0]
+        record = self._say_child(child, death_of(child, how, reason, delay, aborted))
         self._deaths.append((now, record))
-        if self.welcomed:
-            self._say(record)
         self._maybe_finish()
 
     def _after(self, want: Want, how: Exit, *, innocent: bool, now: float) -> float | None:
@@ -305,10 +298,11 @@ class NodeCore:
         elif now + grace < self._timers.when(key, now):
             self._timers.set(key, now + grace)
 
-    def _say_started(self, child: Child) -> None:
-        head = {**_identity(child), "event": "started", "incarnation": child.incarnation, "cpus": child.want.cpus}
-        head["devices"] = list(child.want.devices)
-        self._say([Verb.CHILD, child.want.command, head, None, 0])
+    def _say_child(self, child: Child, head: dict[str, Any]) -> Record:
+        """Say what became of a child; while no broker listens, keep it for the next WELCOME."""
+        record: Record = [Verb.CHILD, child.want.command, head, None, 0]
+        (self._records if self.welcomed else self._unsaid).append(record)
+        return record
 
     # ------------------------------------------------------------------ time and end
 
@@ -381,17 +375,13 @@ class NodeCore:
         assert not self._finished or not self.children
 
 
-def _identity(child: Child) -> dict[str, Any]:
-    return {"session": child.session, "name": child.want.name, "role": child.want.role, "pid": child.pid}
-
-
 _Handler: TypeAlias = Callable[[NodeCore, int, Any, float], None]
 _HANDLERS: Final[dict[int, _Handler]] = {
     Verb.WELCOME: NodeCore.on_welcome,
     Verb.ERROR: NodeCore.on_error,
     Verb.PING: NodeCore.on_ping,
     Verb.PONG: NodeCore.on_nothing,
-    Verb.ACK: NodeCore.on_nothing,
+    Verb.BYE: NodeCore.on_bye,
     Verb.START: NodeCore.on_start,
     Verb.HALT: NodeCore.on_halt,
     Verb.WATCH: NodeCore.on_watch,

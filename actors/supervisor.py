@@ -25,7 +25,7 @@ from omnibus.errors import ProtocolError
 from omnibus.handshake import new_session
 from omnibus.links import make_context, make_dealer
 from omnibus.linkwatch import LinkWatch
-from omnibus.protocol import BATCH, Blob, Record, Verb, decode, encode
+from omnibus.protocol import BATCH, Blob, Verb
 from omnibus.rundir import announce_ready
 from omnibus.sharedmem import StatusPage
 from omnibus.sockets import Sent, descriptor, receive, send
@@ -34,6 +34,7 @@ from .children import Exit
 from .commands import Finish, Fork, NodeSpec, Signal
 from .config import ChildConfig
 from .nodecore import NodeCore
+from .nodelink import NodeLink
 from .nursery import Exited, Nursery, Refused, Report, Started
 from .output import LineReader, Outputs, say_most
 from .resources import OomWatch
@@ -76,6 +77,7 @@ class Supervisor:
         self._pages: deque[_Handle] = deque()
         self._orphans: dict[int, bytes] = {}
         self._outputs = Outputs(self._listen, self._ignore)
+        self._link = NodeLink(resume=spec.target.parsed().is_tcp)
         self._unsent: deque[list[Blob]] = deque()
         self._oom = OomWatch()
         self._signals = 0
@@ -169,7 +171,7 @@ class Supervisor:
     def _on_messages(self, now: float) -> None:
         while (frames := receive(self._socket, 2)) is not None:
             try:
-                records = decode(frames)
+                records = self._link.receive(frames)
             except ProtocolError as error:
                 _log.error("message not understood", extra={"error": str(error)})
                 continue
@@ -189,16 +191,12 @@ class Supervisor:
 
     def _send(self) -> None:
         """Send what the core says, then what children printed, as far as the socket takes it."""
-        self._pack(self._core.records())
+        self._unsent += self._link.pack(self._core.records())
         lines = self._outputs.lines
-        while self._core.welcomed and lines and len(self._unsent) < _QUEUED:
-            self._pack([lines.popleft() for _ in range(min(len(lines), BATCH))])
+        while self._core.welcomed and lines and len(self._unsent) < _QUEUED and not self._link.full:
+            self._unsent += self._link.pack([lines.popleft() for _ in range(min(len(lines), BATCH))])
             self._drain()
         self._drain()
-
-    def _pack(self, records: list[Record]) -> None:
-        for start in range(0, len(records), BATCH):
-            self._unsent.append(encode(records[start : start + BATCH]))
 
     def _drain(self) -> None:
         while self._unsent and send(self._socket, self._unsent[0]) is Sent.OK:

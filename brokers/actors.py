@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from omnibus.errors import ProtocolError
-from omnibus.protocol import Blob, Verb
+from omnibus.protocol import Blob, Verb, fit
 
 from .ends import detach, fail
 from .kinds import Shape, parse_shape
@@ -110,7 +110,8 @@ def adopt(mesh: Mesh, worker: Worker) -> None:
     mesh.aid += 1
     actor.setup = mesh.aid
     making = _making(actor)
-    worker.put([Verb.DEFINE, 0, making, actor.code, 0])
+    code, beside = fit(actor.code, ())
+    worker.put([Verb.DEFINE, 0, making, code, len(beside)], beside)
     worker.put([Verb.SPAWN, actor.setup, making, actor.body, len(actor.blobs)], actor.blobs)
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from omnibus.channel import Channel
 from omnibus.errors import OmnibusError, ProtocolError
-from omnibus.protocol import BATCH, VERSION, Blob, Record, Verb, decode, encode, split_delimiter
+from omnibus.protocol import VERSION, Blob, Record, Verb, decode, encode, split_delimiter
+from omnibus.protocol import messages as split
 
 from .actors import ActorEntry, adopt, end_actor
 from .clients import CLIENT_HANDLERS, drop_client
@@ -85,7 +86,7 @@ class Broker:
             peer.channel.received += 1
         peer.seen = now
         if lockstep:
-            peer.lockstep = True
+            peer.ask()
         handlers = _HANDLERS[peer.info["role"]]
         if len(frames) == 2:
             self._handle(peer, handlers, records)
@@ -202,11 +203,11 @@ class Broker:
             return messages
         waiting: list[Peer] = []
         for peer in mesh.dirty:
-            if peer.lockstep and _owes(peer):
+            if peer.lockstep and peer.asked and _owes(mesh, peer):
                 waiting.append(peer)
                 continue
             peer.dirty = False
-            if peer.records and peer.route is not None:
+            if peer.route is not None and (peer.asked if peer.lockstep else peer.records):
                 _pack(peer, messages)
         mesh.dirty[:] = waiting
         return messages
@@ -394,9 +395,11 @@ def _introduction(head: Any) -> tuple[bytes, str]:
     return session, str(role)
 
 
-def _owes(peer: Peer) -> bool:
+def _owes(mesh: Mesh, peer: Peer) -> bool:
     """Return whether a lockstep peer still waits for the end of something."""
-    return isinstance(peer, Client) and bool(peer.tasks)
+    if isinstance(peer, Client) and peer.tasks:
+        return True
+    return any(who is peer for actor in mesh.actors.values() for who, _ in (*actor.waiters, *actor.enders))
 
 
 def _count(received: Any) -> int:
@@ -405,23 +408,19 @@ def _count(received: Any) -> int:
 
 
 def _pack(peer: Peer, messages: list[Message]) -> None:
-    """Pack what is queued for ``peer`` into messages of at most :data:`BATCH` records (a lockstep peer's into one)."""
+    """Pack what is queued for ``peer`` into messages (a lockstep peer's into one)."""
     route, channel = peer.route, peer.channel
     assert route is not None
     records, blobs = peer.records, peer.blobs
     peer.records, peer.blobs = [], []
     if peer.lockstep:
+        peer.asked = False
         messages.append((route, [b"", *encode(records, blobs)]))
         return
     due = channel.acknowledgement() if channel is not None else None
     if due is not None:
         records.insert(0, due)
-    at = 0
-    for start in range(0, len(records), BATCH):
-        batch = records[start : start + BATCH] if len(records) > BATCH else records
-        count = sum(record[4] for record in batch) if blobs else 0
-        frames = encode(batch, blobs[at : at + count])
-        at += count
+    for frames in split(records, blobs):
         if channel is not None:
             channel.keep(frames)
         messages.append((route, frames))

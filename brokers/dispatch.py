@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from omnibus.protocol import Verb
+from omnibus.protocol import Verb, fit
 
 from .pools import HORIZON, Pool
 
@@ -117,7 +117,8 @@ def teach(worker: Worker, kind: Kind) -> None:
     if kind.digest is not None and kind.digest not in worker.codes:
         worker.codes.add(kind.digest)
         code = kind.code
-    worker.put([Verb.DEFINE, kind.number, kind.wire, code, 0])
+    body, blobs = fit(code, ())
+    worker.put([Verb.DEFINE, kind.number, kind.wire, body, len(blobs)], blobs)
 
 
 def claim(mesh: Mesh, worker: Worker) -> bool:

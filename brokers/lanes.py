@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 __all__ = ["Lane", "LaneQueue", "Line", "Waiting"]
@@ -180,6 +180,12 @@ class LaneQueue(Generic[T]):
         if lower and self._pops % guard == 0:
             return self._order[(self._pops // guard) % lower]
         return self._order[-1]
+
+    def waiting(self) -> Iterator[T]:
+        """Yield all that waits, in no particular order."""
+        for lane in self._order:
+            for line in lane.turns:
+                yield from (item for item in line.items if item.waiting)
 
     def check_invariants(self) -> None:
         """Raise ``AssertionError`` where the indexes do not agree; for tests."""

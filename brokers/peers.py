@@ -25,10 +25,25 @@ class Peer:
     """One session. ``route`` is the ROUTER's name for its link, ``None`` while it has none.
 
     ``seen`` is when it last sent something, ``lost`` since when it has no route. ``lockstep`` marks a REQ peer, which gets
-    one message for each that it sent. ``channel`` keeps what a broken link may have swallowed, for peers that can resume.
+    one message for each that it sent; ``asked``: one is due. ``channel`` keeps what a broken link may have swallowed, for
+    peers that can resume.
     """
 
-    __slots__ = ("blobs", "channel", "dirty", "info", "lockstep", "lost", "name", "outlet", "records", "route", "seen", "session")
+    __slots__ = (
+        "asked",
+        "blobs",
+        "channel",
+        "dirty",
+        "info",
+        "lockstep",
+        "lost",
+        "name",
+        "outlet",
+        "records",
+        "route",
+        "seen",
+        "session",
+    )
     role = "peer"
 
     def __init__(self, session: bytes, route: bytes, info: dict[str, Any], outlet: list[Peer], now: float) -> None:
@@ -39,6 +54,7 @@ class Peer:
         self.seen = now
         self.lost: float | None = None
         self.lockstep = False
+        self.asked = False
         self.channel: Channel | None = None
         self.records: list[Record] = []
         self.blobs: list[Blob] = []
@@ -55,6 +71,13 @@ class Peer:
         self.records.append(record)
         if blobs:
             self.blobs.extend(blobs)
+        if not self.dirty:
+            self.dirty = True
+            self.outlet.append(self)
+
+    def ask(self) -> None:
+        """Note that a lockstep peer waits for a message, be it an empty one."""
+        self.lockstep = self.asked = True
         if not self.dirty:
             self.dirty = True
             self.outlet.append(self)

@@ -137,7 +137,11 @@ class Mesh:
             pool.check_invariants()
         queued: dict[bool, int] = {False: 0, True: 0}
         running = dict(queued)
-        for client in self.every(Client):
+        # A session that has ended may have left work under way: detached tasks, and attempts that are being cancelled.
+        clients = dict.fromkeys(self.every(Client))
+        clients.update((task.kind.client, None) for worker in self.every(Worker) for task in worker.attempts.values())
+        clients.update((task.kind.client, None) for pool in pools for task in pool.queue.waiting())
+        for client in clients:
             for seq, task in client.tasks.items():
                 assert task.seq == seq and task.kind.client is client, f"{client}: task {seq} is misfiled"
                 assert task.waiting != (task.worker is not None), f"{client}: task {seq} is in two states or in none"

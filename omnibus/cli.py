@@ -77,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in arguments if not word.startswith("-")), "")
     with warnings.catch_warnings():
+        warnings.simplefilter("always", RuntimeWarning)  # ours, such as that of a run file of a mesh that is gone
         warnings.showwarning = lambda message, *_, **__: base.say(command, f"warning: {message}")
         try:
             return int(app(arguments, prog_name="omnibus", standalone_mode=False) or OK)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import builtins
 import difflib
-import hashlib
 import importlib
 import logging
 import re
@@ -21,6 +20,11 @@ from typing import Any, Final, NamedTuple
 from omnibus import pickling
 from omnibus.errors import NotPicklable, SetupFailed, Unauthorized, UsageError
 from omnibus.tensors import Buffer
+
+try:
+    from _blake2 import blake2b  # hashlib brings OpenSSL along, which an idle worker would carry for nothing
+except ImportError:
+    from hashlib import blake2b
 
 __all__ = ["Shelf", "Shipped", "is_stable", "load", "name_of", "ship"]
 
@@ -61,7 +65,7 @@ def ship(obj: Any, *, code: bool) -> Shipped:
             )
         return _ship_name(name)
     data, _ = pickling.dumps(obj, _title(obj), beside=False)
-    return Shipped(None, hashlib.blake2b(data, digest_size=16).digest(), data)
+    return Shipped(None, blake2b(data, digest_size=16).digest(), data)
 
 
 def _ship_name(name: str) -> Shipped:
@@ -76,7 +80,7 @@ def _ship_name(name: str) -> Shipped:
             f"{name!r} names another function in each process; submit the function itself, not its name"
         )
     return Shipped(
-        name, hashlib.blake2b(name.encode(), digest_size=16, person=b"omnibus.name").digest(), None
+        name, blake2b(name.encode(), digest_size=16, person=b"omnibus.name").digest(), None
     )
 
 

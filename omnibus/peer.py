@@ -8,6 +8,7 @@ holds the shell's lock.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,11 +18,12 @@ from omnibus.channel import Channel
 from omnibus.errors import BusClosed, ProtocolError, RemoteError, Unreachable, UsageError, by_name
 from omnibus.payload import decode as decode_payload
 from omnibus.payload import rebuild_cause
-from omnibus.protocol import BATCH, INLINE, VERSION, Blob, Record, Verb, decode, encode
+from omnibus.protocol import BATCH, INLINE, VERSION, Blob, Limits, Record, Verb, decode, encode
 
 __all__ = ["ClientPeer", "Ending", "Lane", "Sink", "error_from"]
 
 _RESULT = int(Verb.RESULT)
+_MOST_BLOBS = Limits().blobs
 
 
 class Ending(Protocol):
@@ -133,6 +135,8 @@ class ClientPeer:
         elif not records:
             return None
         else:
+            if self._carried:
+                records = _few_blobs(records)
             del self.out[: len(records)]
         try:
             batch = encode(records)
@@ -368,6 +372,12 @@ _HANDLERS: dict[int, _Handler] = {
     int(Verb.ACK): ClientPeer.on_ack,
     int(Verb.BYE): ClientPeer.on_bye,
 }
+
+
+def _few_blobs(records: list[Record]) -> list[Record]:
+    """Return as many of the records as one message may carry with their blobs, one at least."""
+    counts = list(itertools.accumulate(record[4] for record in records))
+    return records[: bisect.bisect_right(counts, _MOST_BLOBS) or 1]
 
 
 def _speaks_for_link(record: Record) -> bool:

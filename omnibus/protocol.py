@@ -227,9 +227,9 @@ def fit(body: bytes | None, blobs: Sequence[Blob]) -> tuple[bytes | None, Sequen
 def messages(records: Sequence[Record], blobs: Sequence[Blob] = ()) -> list[list[Blob]]:
     """Return the messages that carry ``records`` and their ``blobs`` in order.
 
-    Each has at most :data:`BATCH` records and half of the bytes that a receiver allows, or a single record.
+    Each has at most :data:`BATCH` records, half of the bytes and all of the blobs that a receiver takes, or one record.
     """
-    if len(records) <= BATCH:
+    if len(records) <= BATCH and (len(blobs) <= _DEFAULT_LIMITS.blobs or len(records) == 1):
         frames = encode(records, blobs)
         if len(frames[1]) <= _FULL or len(records) == 1:
             return [frames]

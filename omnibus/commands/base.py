@@ -84,7 +84,7 @@ def find_target(address: str | None, insecure: bool) -> Target:
     target = resolve(address, insecure=insecure)
     if target is None:
         raise Unreachable(
-            f"no mesh is up here (there is no {run_file_path()}): start one with `omnibus up`, or name one with "
+            f"no mesh is up here ({run_file_path()} names none): start one with `omnibus up`, or name one with "
             "--address or $OMNIBUS_ADDRESS"
         )
     return target

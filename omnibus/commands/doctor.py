@@ -124,7 +124,7 @@ def _check_parts(status: dict[str, object]) -> Iterator[Finding]:
 
     nodes, workers = status["nodes"], status["workers"]
     assert isinstance(nodes, list) and isinstance(workers, list)
-    found = f"{len(nodes)} nodes, {len(workers)} workers"
+    found = f"nodes: {len(nodes)}, workers: {len(workers)}"
     lost = [each["name"] for each in (*nodes, *workers) if each["state"] == "lost"]
     if lost:
         yield Finding(

@@ -196,7 +196,7 @@ class Foreground:
         return self._report(left)
 
     def _drain(self) -> dict[str, int] | None:
-        """Wait until nothing is queued or running, within bounds; return what is left, ``None`` where nobody knows."""
+        """Wait until nothing is queued or running, within bounds; return what is left, ``None`` if nobody knows."""
         deadline = time.monotonic() + self._plan.drain
         left = self._unfinished()
         if not left or not sum(left.values()):
@@ -207,6 +207,8 @@ class Foreground:
                 show(text.format(_count(left)))
                 self._wait(_STEP)
                 left = self._unfinished()
+        if left and sum(left.values()) and self._signals < 2:
+            say("up", f"drained for {self._plan.drain:g} s and no longer, with {_count(left)} left: stopping")
         return left
 
     def _unfinished(self) -> dict[str, int] | None:

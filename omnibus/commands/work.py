@@ -227,6 +227,9 @@ def fetch(
     omnibus fetch --wait $(omnibus submit --detach builtins:pow 2 10)
     ```
     """
+    from omnibus.face import fetch_head
+
+    fetch_head(task)  # the id is looked at before anything is asked
     with open_bus(address, insecure, within) as bus:
         while True:
             try:

@@ -503,6 +503,33 @@ def test_children_live_on_without_a_broker_and_their_deaths_are_told_later(house
     house.quiet()
 
 
+def test_a_session_that_goes_on_is_told_only_what_it_missed(house: House) -> None:
+    actor, _ = start(house, restart={"max": 5})
+    house.core.on_link(False, house.now)
+    house.exits(actor, code=1)
+    house.pass_time(0)
+    again, _, _ = house.forked()
+    house.quiet()
+    house.core.on_link(True, house.now)
+    house.settle()
+    house.claim(Verb.HELLO)
+    house.receive(Verb.WELCOME, 0, {"resumed": True})
+    assert house.exited()["session"] == actor
+    head = house.claim(Verb.CHILD)[2]
+    assert (head["event"], head["session"]) == ("started", again)
+    house.quiet()
+
+
+def test_a_broker_that_ends_in_good_order_ends_its_node(house: House) -> None:
+    session, _ = worker(house)
+    house.receive(Verb.BYE)
+    assert house.signal() == (session, TERM)
+    house.exits(session, code=0)
+    house.exited()
+    house.claim(Verb.BYE)
+    assert house.finish().status == 0
+
+
 def test_a_death_that_a_broker_has_surely_heard_is_not_told_again(house: House) -> None:
     session, _ = worker(house)
     house.exits(session, code=1)

@@ -293,8 +293,16 @@ def test_a_batch_that_would_be_refused_for_its_size_is_split() -> None:
     assert [blob for frames in made for blob in frames[2:]] == [b"%d" % number for number in range(40)]
 
 
+def test_a_message_of_too_many_blobs_is_split() -> None:
+    records = [[12, number, None, b"", 9_000] for number in range(3)]
+    made = messages(records, [b""] * 27_000)
+    assert [len(frames) - 2 for frames in made] == [9_000] * 3
+    assert [decode(frames)[0][1] for frames in made] == [0, 1, 2]
+
+
 def test_a_single_record_is_never_split() -> None:
     assert len(messages([[51, 1, {"traceback": "x" * 20_000_000}, None, 0]])) == 1
+    assert len(messages([[51, 1, None, b"", 20_000]], [b""] * 20_000)) == 1
 
 
 def test_no_records_make_one_empty_message() -> None:

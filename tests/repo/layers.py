@@ -41,12 +41,17 @@ LAYERS: dict[int, str] = {
     """,
     4: """
         omnibus.brokers.core
-        omnibus.actors.actor  omnibus.actors.inbox  omnibus.actors.mailbox  omnibus.actors.restart
+        omnibus.actors.actor  omnibus.actors.attempts  omnibus.actors.children  omnibus.actors.commands
+        omnibus.actors.config  omnibus.actors.nodecore  omnibus.actors.nodelink  omnibus.actors.orders
+        omnibus.actors.timers
+        omnibus.actors.inbox  omnibus.actors.mailbox  omnibus.actors.restart
     """,
     5: """
         omnibus.executor  omnibus.prefetch  omnibus.runtime  omnibus.workflow
         omnibus.brokers.__main__  omnibus.brokers.auth  omnibus.brokers.journal  omnibus.brokers.shell
-        omnibus.actors.__main__  omnibus.actors.children  omnibus.actors.embed  omnibus.actors.frames
+        omnibus.actors.__main__  omnibus.actors.embed  omnibus.actors.frames
+        omnibus.actors.aiorunner  omnibus.actors.birth  omnibus.actors.bonds  omnibus.actors.calls
+        omnibus.actors.endings  omnibus.actors.nursery  omnibus.actors.output  omnibus.actors.resources
         omnibus.actors.group  omnibus.actors.process  omnibus.actors.runner  omnibus.actors.supervisor
         omnibus.actors.zygote
     """,
@@ -67,7 +72,10 @@ PURE = _names("""
     omnibus.brokers.nodes  omnibus.brokers.peers  omnibus.brokers.placement  omnibus.brokers.pools
     omnibus.brokers.state  omnibus.brokers.status  omnibus.brokers.tasks  omnibus.brokers.topics
     omnibus.brokers.workers
-    omnibus.actors.inbox  omnibus.actors.restart
+    omnibus.actors.attempts  omnibus.actors.children  omnibus.actors.commands  omnibus.actors.config
+    omnibus.actors.inbox
+    omnibus.actors.nodecore  omnibus.actors.nodelink  omnibus.actors.orders  omnibus.actors.restart
+    omnibus.actors.timers
 """)
 """The modules that decide without I/O."""
 
@@ -79,7 +87,7 @@ IMPURE = _names("""
 SHELLS = _names("""
     omnibus.aio  omnibus.aiodriver  omnibus.bus  omnibus.driver  omnibus.links  omnibus.linkwatch  omnibus.sockets
     omnibus.brokers.auth  omnibus.brokers.shell
-    omnibus.actors.embed  omnibus.actors.process  omnibus.actors.supervisor
+    omnibus.actors.aiorunner  omnibus.actors.embed  omnibus.actors.process  omnibus.actors.supervisor
     omnibus.commands.checks
 """)
 """The modules that import ``zmq``; ``checks`` opens no socket, and tells a user what this libzmq can do."""

@@ -196,15 +196,17 @@ class Bindings:
             )
         if isinstance(expected, dict) and not any(key.startswith("$") for key in expected):
             keys = expected.keys() - {"..."}
-            if not isinstance(found, dict) or not keys <= found.keys() or ("..." not in expected and found.keys() - keys):
+            if not isinstance(found, dict) or not keys <= found.keys():
                 return False
-            return all(self.match(expected[key], found[key]) for key in keys)
+            exact = "..." in expected or keys == found.keys()
+            return exact and all(self.match(expected[key], found[key]) for key in keys)
         return type(plain(expected)) is type(found) and bool(plain(expected) == found)
 
     def _match_name(self, name: str, found: Any) -> bool:
         if name in self.values:
             return bool(self.values[name] == found)
-        others = [value for other, value in self.values.items() if other.rstrip("0123456789") == name.rstrip("0123456789")]
+        alike = [other for other in self.values if other.rstrip("0123456789") == name.rstrip("0123456789")]
+        others = [self.values[other] for other in alike]
         self.values[name] = found
         return found not in others
 

@@ -32,7 +32,8 @@ def same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+        alike = one.dtype == other.dtype and one.shape == other.shape
+        return bool(alike) and one.tobytes() == other.tobytes()
     if isinstance(one, float) and math.isnan(one):
         return math.isnan(other)
     if isinstance(one, list | tuple):
