@@ -51,6 +51,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--insecure", action="store_true", help="reach a tcp broker without a key")
     add("--owner", type=int, metavar="PID", help="end with this process")
     add("--name", metavar="NAME", help="the node's name (default: the host's)")
+    add("--allow", action="append", default=[], metavar="PKG", help="functions of PKG may be called by name; repeatable")
     add("--preload", action="append", default=[], metavar="MOD", help="load this module once, for all; repeatable")
     add("--grace", type=float, default=5.0, metavar="S", help="seconds that a child may take to stop")
     add("--broker-grace", type=float, metavar="S", help="seconds to live on without a broker (default: 30; 2 if owned)")
@@ -63,11 +64,14 @@ def _node(options: argparse.Namespace) -> int:
     """Run a node to its end; return the exit status."""
     from omnibus import logs
     from omnibus.errors import OmnibusError
+    from omnibus.functions import ALLOW_VARIABLE
     from omnibus.hostid import host_name
 
     from .supervisor import Supervisor
 
     try:
+        if options.allow:
+            os.environ[ALLOW_VARIABLE] = ",".join(options.allow)
         logs.install(options.log_level, node=options.name or host_name())
         owner = _open_owner(options.owner)
         return Supervisor(_spec(options), owner=owner, preload=options.preload).run()

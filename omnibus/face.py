@@ -33,7 +33,7 @@ class Face(Generic[S]):
         self.within = bytes.fromhex(os.environ.get(WITHIN_VARIABLE, ""))
         hello = describe("client", new_session(), code=self._code, **({"within": self.within} if self.within else {}))
         self._peer = ClientPeer(hello, code=self._code)
-        self._kinds = Kinds(self._peer)
+        self._kinds = Kinds(self._peer, code=self._code)
         self._submitters: dict[Options, S] = {}
 
     @property

@@ -14,7 +14,7 @@ import logging
 import re
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from omnibus import pickling
@@ -26,7 +26,10 @@ try:
 except ImportError:
     from hashlib import blake2b
 
-__all__ = ["Shelf", "Shipped", "is_stable", "load", "name_of", "ship"]
+__all__ = ["ALLOW_VARIABLE", "Shelf", "Shipped", "allowed", "is_stable", "load", "name_of", "ship"]
+
+ALLOW_VARIABLE: Final = "OMNIBUS_ALLOW"
+"""Set for a node's processes: the packages, with commas, whose functions may be called by name."""
 
 _NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _SHELF: Final = 1024
@@ -103,6 +106,11 @@ def _title(obj: Any) -> str:
 
 
 # --- load ---
+
+
+def allowed(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the packages that :data:`ALLOW_VARIABLE` names."""
+    return tuple(filter(None, environ.get(ALLOW_VARIABLE, "").split(",")))
 
 
 def load(source: str | Buffer, *, code: bool, allow: Sequence[str] = ()) -> Callable[..., Any]:

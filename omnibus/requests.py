@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from omnibus.functions import is_stable, ship
+from omnibus.functions import Shelf, is_stable, ship
 from omnibus.options import Options
 from omnibus.payload import encode, encode_call
 from omnibus.peer import ClientPeer, Ending, Lane
@@ -33,7 +33,8 @@ class Kinds:
     A forgotten one stays valid until as many again were declared, for a thread may be about to use it.
     """
 
-    def __init__(self, peer: ClientPeer) -> None:
+    def __init__(self, peer: ClientPeer, *, code: bool) -> None:
+        self.shelf = Shelf(code=code)
         self._peer = peer
         self._last = 0
         self._live: dict[Any, int] = {}
@@ -104,7 +105,7 @@ class Requester:
 
     def _declare(self, fn: Callable[..., Any] | str) -> int:
         """Return the kind of ``fn`` with these options. Only what cannot change is remembered by identity."""
-        shipped = ship(fn, code=self._code)
+        shipped = self._kinds.shelf.ship(fn)
         head = self._options.wire()
         head |= {"code": shipped.digest} if shipped.pickle is not None else {"fn": shipped.name}
         kind = self._kinds.declare((self._options, shipped.digest), head, shipped.pickle)

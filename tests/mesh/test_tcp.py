@@ -22,7 +22,8 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 
 @pytest.fixture(scope="module")
 def open_to_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    with started_mesh(tmp_path_factory.mktemp("open"), "tcp://127.0.0.1:*", insecure=True) as target:
+    allow = ("--allow", "math", "--allow", "numpy")
+    with started_mesh(tmp_path_factory.mktemp("open"), "tcp://127.0.0.1:*", insecure=True, node=allow) as target:
         yield target
 
 
@@ -49,6 +50,8 @@ def test_strangers_are_refused_and_told_why(keyed: Target, tmp_path: Path) -> No
 def test_without_a_key_nothing_is_unpickled(open_to_all: Target) -> None:
     with omnibus.connect(open_to_all.address, insecure=True) as bus:
         assert bus.submit("math:factorial", 5).result(20) == 120
+        with pytest.raises(omnibus.Unauthorized, match="os:system"):
+            bus.submit("os:system", "true").result(20)
         with pytest.raises(omnibus.NotPicklable, match="by name|module:function"):
             bus.submit(lambda: 1)
         array = np.ones((300, 300))

@@ -27,6 +27,9 @@ def kinds():
     import numpy
     return {"array": numpy.arange(3), "bytes": b"\\x00\\x01", "tuple": (1, 2.5), "inf": float("inf"), "object": complex(1, 2)}
 
+def name():
+    return omnibus.current().name
+
 def crash():
     os.kill(os.getpid(), 9)
 
@@ -86,8 +89,8 @@ def test_a_result_is_printed(place: Path, run_dir: Path, words: list[str], print
 
 def test_options_reach_the_task(place: Path, run_dir: Path) -> None:
     given = ["--retries", "0", "--timeout", "50", "--ttl", "50", "--cpus", "0.5", "--memory", "1M", "--name", "mine"]
-    ran = omnibus(run_dir, "submit", "omnibus:current", *given)
-    assert "name='mine'" in ran.stdout, ran.stderr
+    ran = omnibus(run_dir, "submit", "helpers:name", *given)
+    assert ran.stdout == "mine\n", ran.stderr
 
 
 def test_values_that_json_lacks_are_shown_plainly(place: Path, run_dir: Path) -> None:
@@ -162,18 +165,30 @@ def test_ctrl_c_cancels_a_task(place: Path, run_dir: Path) -> None:
 def test_a_detached_task_is_fetched_by_its_id(place: Path, run_dir: Path) -> None:
     fifo = place / "detached"
     os.mkfifo(fifo)
-    with start(run_dir, "submit", "--detach", "--wait", "helpers:wait", json.dumps(str(fifo)), "--json") as owner:
+    with package.connect(f"ipc://{run_dir}/broker.sock") as bus:
+        future = bus.options(detached=True).submit("helpers:wait", str(fifo))
+        task = bus.task_id(future)
         _until_running(run_dir)
-        (task,) = [f"{name}-1" for name in _sessions(run_dir)]
         early = omnibus(run_dir, "fetch", task)
         assert early.returncode == 1
         assert "has not ended yet" in early.stderr
         with start(run_dir, "fetch", "--wait", task, "--json") as waiting:
             fifo.write_text("the end")
             assert waiting.wait() == 0
-            assert owner.wait() == 0
             assert json.loads(waiting.out.text) == {"task": task, "state": "done", "result": "the end"}
+        assert future.result(20) == "the end"
     assert omnibus(run_dir, "fetch", task).stdout == "the end\n"
+
+
+@pytest.mark.xfail(strict=False, reason="the broker does not know a running task whose client has left: NotFound")
+def test_a_task_that_runs_on_without_its_client_is_awaited(place: Path, run_dir: Path) -> None:
+    fifo = place / "orphan"
+    os.mkfifo(fifo)
+    task = omnibus(run_dir, "submit", "--detach", "helpers:wait", json.dumps(str(fifo))).stdout.strip()
+    early = omnibus(run_dir, "fetch", task)
+    fifo.write_text("the end")
+    assert "has not ended yet" in early.stderr
+    assert omnibus(run_dir, "fetch", "--wait", task).stdout == "the end\n"
 
 
 def test_not_waiting_is_detaching_and_a_detached_task_may_be_waited_for(place: Path, run_dir: Path) -> None:

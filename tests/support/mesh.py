@@ -16,7 +16,9 @@ __all__ = ["started_mesh"]
 
 
 @contextmanager
-def started_mesh(folder: Path, *binds: str, workers: int = 1, insecure: bool = False) -> Iterator[Target]:
+def started_mesh(
+    folder: Path, *binds: str, workers: int = 1, insecure: bool = False, node: tuple[str, ...] = ()
+) -> Iterator[Target]:
     """Start a broker with these binds and a node in the run directory ``folder``; yield where the run file says it is."""
     folder.chmod(0o700)
     environment = {**mesh_environment(), "OMNIBUS_RUN_DIR": str(folder)}
@@ -31,7 +33,7 @@ def started_mesh(folder: Path, *binds: str, workers: int = 1, insecure: bool = F
         launcher.wait_ready(handle, 10)
         target = resolve(None, {"OMNIBUS_RUN_DIR": str(folder)})
         assert target is not None
-        node = [*interpreter(), "omnibus.actors", "node", "--workers", str(workers), "--owner", str(os.getpid())]
-        handle = launcher.submit(node, name="node", env=environment | dict(target.environment()), ready=True)
+        command = [*interpreter(), "omnibus.actors", "node", "--workers", str(workers), "--owner", str(os.getpid()), *node]
+        handle = launcher.submit(command, name="node", env=environment | dict(target.environment()), ready=True)
         launcher.wait_ready(handle, 10)
         yield target
