@@ -60,7 +60,8 @@ class RawTensor:
 
     def __init__(self, keys: str = "", env: dict[str, str] | None = None) -> None:
         self._keys = keys
-        self._env = {**os.environ, _KEYS: keys, **(env or {})}
+        plain = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+        self._env = {**plain, _KEYS: keys, **(env or {})}
         self._processes: list[subprocess.Popen[str]] = []
         self._context = zmq.Context()
 

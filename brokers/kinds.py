@@ -1,22 +1,23 @@
 """Kinds: what many tasks of one session have in common, parsed once.
 
-A client declares a kind with DEFINE (its function or its actor and method, priority, budgets, resources) and then names
-it by an int in every record. Here the declared map becomes a :class:`Kind`, with every field checked, so that the hot
-path reads attributes and never a map.
+A client declares a kind with DEFINE (its function or its actor and method, priority, budgets, resources) and then
+names it by an int in every record. Here the declared map becomes a :class:`Kind`, with every field checked, so
+that the hot path reads attributes and never a map. :mod:`omnibus.brokers.catalog` keeps the kinds of each client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omnibus.errors import ProtocolError
 from omnibus.protocol import Limits
 
+from .reading import Reader
+
 if TYPE_CHECKING:
     from .lanes import Line
     from .ledger import LaneStats, Ledger
-    from .peers import Client, Window
+    from .peers import Client, Window, Worker
     from .pools import Pool
     from .tasks import Task
 
@@ -34,34 +35,54 @@ class Shape(NamedTuple):
     memory: int = 0
     labels: tuple[tuple[str, str], ...] = ()
 
+    def __str__(self) -> str:
+        parts = [f"cpus={self.cpus:g}", f"gpus={self.gpus:g}"]
+        if self.memory:
+            parts.append(f"memory={self.memory}")
+        if self.labels:
+            parts.append(f"labels={dict(self.labels)}")
+        return " ".join(parts)
+
 
 class Kind:
     """One declared kind. ``number`` is the broker's, unique in an epoch; the client's own number keys its table.
 
-    ``cost`` is the nanoseconds that a call takes, as workers report it; ``None`` until one has. ``wire`` is what a worker
-    is told. ``line`` and ``pool`` say where its tasks wait; ``window`` counts the client's unfinished work in that lane;
-    ``books`` and ``stats`` are where it is counted. ``silent``: nobody waits for its end (a tell).
+    What it says: ``actor`` and ``method`` for a message, else a task of ``shape``; ``silent``: nobody waits for
+    its end; ``plain``: its result goes to its client and nowhere else; ``special``: it has a timeout or a time to
+    live. ``wire`` is what a worker is told, ``code`` what goes with it, under ``digest``.
+
+    What is kept of it: ``cost`` is the nanoseconds that a call takes, as workers report it (``None`` until one
+    has); ``line`` and ``pool`` say where its tasks wait; ``window`` counts the client's unfinished work in that
+    lane; ``books`` and ``stats`` are where it is counted; ``told`` are the workers that know it; ``expiring`` has
+    those of its tasks that wait and may expire, by their deadlines; ``gone``: its client has forgotten it.
     """
 
     __slots__ = (
         "actor",
+        "armed",
         "books",
         "client",
         "code",
         "cost",
         "detached",
         "digest",
+        "expiring",
+        "gone",
         "line",
         "message",
+        "method",
         "number",
+        "plain",
         "pool",
         "priority",
         "retries",
         "shape",
         "silent",
+        "special",
         "stats",
         "stream",
         "timeout",
+        "told",
         "ttl",
         "window",
         "wire",
@@ -73,14 +94,13 @@ class Kind:
     books: Ledger
     stats: LaneStats
 
-    def __init__(self, number: int, client: Client, head: Mapping[str, Any], code: bytes | None, limits: Limits) -> None:
-        read = _Reader(head, limits)
+    def __init__(self, number: int, client: Client, read: Reader) -> None:
         self.number = number
         self.client = client
-        self.code = code
-        self.digest: bytes | None = read.binary("code")
-        self.cost: int | None = None
-        self.actor: str | None = read.text("actor")
+        self.code: bytes | None = None
+        self.digest = read.binary("code")
+        self.actor = read.text("actor")
+        self.method = read.text("method")
         self.message = self.actor is not None
         self.priority = read.integer("priority", 0, -PRIORITY_RANGE, PRIORITY_RANGE)
         self.retries = read.integer("retries", 0 if self.message else DEFAULT_RETRIES, 0, 1_000_000)
@@ -88,91 +108,58 @@ class Kind:
         self.ttl = read.seconds("ttl")
         self.detached = read.flag("detached")
         self.stream = read.flag("stream")
-        self.shape = parse_shape(head, limits)
         self.silent = read.flag("tell")
-        self.wire = _wire(head, client)
+        self.shape = parse_shape(read)
+        self.plain = not self.detached and not self.silent
+        self.special = self.timeout is not None or self.ttl is not None
+        self.wire = self._wire(read)
+        self.cost: int | None = None
+        self.told: set[Worker] = set()
+        self.expiring: dict[int, tuple[float, Task]] = {}
+        self.armed = False
+        self.gone = False
+
+    def _wire(self, read: Reader) -> dict[str, Any]:
+        """Return what a worker is told: what to run, and for whom; never the client's other options."""
+        told = {
+            "fn": read.text("fn"),
+            "code": self.digest,
+            "method": self.method,
+            "name": read.text("name"),
+            "stream": self.stream or None,
+            "timeout": self.timeout,
+            "tell": self.silent or None,
+            "cpus": read.get("cpus"),
+            "gpus": read.get("gpus"),
+            "session": self.client.session,
+        }
+        return {key: value for key, value in told.items() if value is not None}
 
 
-_TOLD = ("fn", "code", "method", "name", "stream", "timeout", "tell", "cpus", "gpus")
+def parse_kind(number: int, client: Client, head: Any, limits: Limits) -> Kind:
+    """Return the kind that ``head`` declares, which has no place yet.
 
-
-def _wire(head: Mapping[str, Any], client: Client) -> dict[str, Any]:
-    """Return what a worker is told of a kind: what it runs, and whose it is; never the client's other options."""
-    told = {key: head[key] for key in _TOLD if key in head}
-    told["session"] = client.session
-    return told
-
-
-def parse_kind(number: int, client: Client, head: Any, code: bytes | None, limits: Limits) -> Kind:
-    """Return the kind that ``head`` declares.
-
-    Raises :class:`ProtocolError` naming the key, its value and what was expected. Keys that this version does not know
-    are ignored.
+    Raises :class:`ProtocolError` naming the key, its value and what was expected. Keys that this version does not
+    know are ignored.
     """
-    if not isinstance(head, dict):
-        raise ProtocolError(f"a kind is declared by a map, not by {type(head).__name__}")
-    kind = Kind(number, client, head, code, limits)
-    runs = sum(key in head for key in ("fn", "code", "actor"))
-    if runs != 1:
-        raise ProtocolError(f"a kind names exactly one of 'fn', 'code' and 'actor'; this one names {runs}")
-    if kind.message and not isinstance(head.get("method"), str):
-        raise ProtocolError(f"a message to actor {kind.actor!r} names its 'method'")
+    read = Reader(head, "a kind", limits)
+    runs = [key for key in ("fn", "code", "actor") if key in read]
+    if len(runs) != 1:
+        raise ProtocolError(f"a kind names exactly one of 'fn', 'code' and 'actor'; this one names {len(runs)}")
+    kind = Kind(number, client, read)
+    if kind.message != (kind.method is not None):
+        raise ProtocolError("a kind names a 'method' where it names an 'actor', and only there")
     return kind
 
 
-def parse_shape(head: Mapping[str, Any], limits: Limits) -> Shape:
-    """Return the resources that ``head`` asks for; raises :class:`ProtocolError` as :func:`parse_kind` does."""
-    read = _Reader(head, limits)
-    labels = head.get("labels") or {}
-    if not isinstance(labels, dict) or not all(isinstance(part, str) for pair in labels.items() for part in pair):
-        raise ProtocolError(f"'labels' must map strings to strings, not {labels!r}")
+def parse_shape(read: Reader) -> Shape:
+    """Return the resources that a map asks for; raises :class:`ProtocolError` as :func:`parse_kind` does."""
     gpus = read.number("gpus", 0, 0, 1_024)
     if gpus > 1 and gpus != int(gpus):
-        raise ProtocolError(f"'gpus' is a whole number or a share of one below 1, not {gpus}")
+        raise read.wrong("gpus", "a whole number, or a share of one below 1")
     return Shape(
         cpus=read.number("cpus", 1, 0, 65_536),
         gpus=gpus,
         memory=read.integer("memory", 0, 0, 1 << 62),
-        labels=tuple(sorted(labels.items())),
+        labels=tuple(sorted(read.labels("labels").items())),
     )
-
-
-class _Reader:
-    """Reads typed fields from a declared map, with errors that name the field."""
-
-    def __init__(self, head: Mapping[str, Any], limits: Limits) -> None:
-        self._head = head
-        self._limits = limits
-
-    def text(self, key: str) -> str | None:
-        value = self._head.get(key)
-        if value is not None and (not isinstance(value, str) or not 0 < len(value) <= self._limits.name):
-            raise ProtocolError(f"{key!r} must be a string of 1 to {self._limits.name} characters, not {value!r:.80}")
-        return value
-
-    def binary(self, key: str) -> bytes | None:
-        value = self._head.get(key)
-        if value is not None and (not isinstance(value, bytes) or len(value) > 64):
-            raise ProtocolError(f"{key!r} must be a digest of at most 64 bytes, not {value!r:.80}")
-        return value
-
-    def number(self, key: str, default: float, least: float, most: float) -> float:
-        value = self._head.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-            raise ProtocolError(f"{key!r} must be a number from {least} to {most}, not {value!r:.80}")
-        return value
-
-    def integer(self, key: str, default: int, least: int, most: int) -> int:
-        value = self.number(key, default, least, most)
-        if not isinstance(value, int):
-            raise ProtocolError(f"{key!r} must be an integer, not {value!r:.80}")
-        return value
-
-    def seconds(self, key: str) -> float | None:
-        return None if self._head.get(key) is None else float(self.number(key, 0, 0, 1e9))
-
-    def flag(self, key: str) -> bool:
-        value = self._head.get(key, False)
-        if not isinstance(value, bool):
-            raise ProtocolError(f"{key!r} must be true or false, not {value!r:.80}")
-        return value

@@ -1,32 +1,34 @@
 """Priority lanes: what waits, in the order in which it should run.
 
-A queue holds lanes, one for each priority in use; a lane holds lines, one for each owner (a client); a line is first in
-first out. The highest lane goes first, and within a lane the lines take turns, so that one client's flood does not
-hold up another's work. ``push`` and ``pop`` cost O(1) while the set of waiting lanes stays the same and O(log lanes)
-when it changes, whatever the backlog.
+A queue holds lanes, one for each priority in use; a lane holds lines, one for each owner (a client); a line is
+first in first out. The highest lane goes first, and within a lane the lines take turns, so that one client's
+flood does not hold up another's work. ``push`` and ``pop`` cost the same whatever the backlog; only a lane that
+begins or ceases to wait costs a search among the waiting lanes.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Hashable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 __all__ = ["Lane", "LaneQueue", "Line", "Waiting"]
 
 
 class Waiting(Protocol):
-    """What a queue holds: ``waiting`` is true from ``push`` until ``pop`` or ``discard``, and the queue alone writes it."""
+    """What a queue holds. ``waiting``, which the queue alone sets, is true from ``push`` to ``pop`` or ``discard``."""
 
     waiting: bool
 
 
 T = TypeVar("T", bound=Waiting)
 
+_STALE = 64
+"""Discarded items that a lane may keep although nothing waits behind them: compacting for fewer is not worth it."""
+
 
 class Lane(Generic[T]):
-    """All that waits at one priority."""
+    """All that waits at one priority: ``depth`` items, and ``stale`` ones, discarded but still in line."""
 
     __slots__ = ("depth", "priority", "stale", "turns")
 
@@ -38,14 +40,18 @@ class Lane(Generic[T]):
 
 
 class Line(Generic[T]):
-    """One owner's queue at one priority. Make it with :meth:`LaneQueue.line`."""
+    """One owner's queue at one priority. Make it with :meth:`LaneQueue.line`.
 
-    __slots__ = ("items", "lane", "queued")
+    ``queued``: it stands among its lane's turns. ``users`` is the owner's: how many of its kinds share the line.
+    """
+
+    __slots__ = ("items", "lane", "queued", "users")
 
     def __init__(self, lane: Lane[T]) -> None:
         self.lane = lane
         self.items: deque[T] = deque()
         self.queued = False
+        self.users = 0
 
 
 class LaneQueue(Generic[T]):
@@ -55,11 +61,10 @@ class LaneQueue(Generic[T]):
     them from starving. ``None`` (the default) is strict order.
     """
 
-    __slots__ = ("_guard", "_lanes", "_lines", "_order", "_pops", "depth")
+    __slots__ = ("_guard", "_lanes", "_order", "_pops", "depth")
 
     def __init__(self, guard: int | None = None) -> None:
         self._lanes: dict[int, Lane[T]] = {}
-        self._lines: dict[tuple[int, Hashable], Line[T]] = {}
         self._order: list[Lane[T]] = []
         self._guard = guard
         self._pops = 0
@@ -77,18 +82,9 @@ class LaneQueue(Generic[T]):
         """Return how much waits at each priority, highest first."""
         return {lane.priority: lane.depth for lane in reversed(self._order)}
 
-    def line(self, priority: int, owner: Hashable) -> Line[T]:
-        """Return the owner's line at ``priority``: what it pushes through it stays in order, and takes turns with others'."""
-        key = (priority, owner)
-        found = self._lines.get(key)
-        if found is None:
-            found = self._lines[key] = Line(self._lanes.get(priority) or Lane(priority))
-        return found
-
-    def forget(self, owner: Hashable) -> None:
-        """Drop the lines of an owner that will push no more; what still waits in them stays."""
-        for key in [key for key in self._lines if key[1] == owner]:
-            del self._lines[key]
+    def line(self, priority: int) -> Line[T]:
+        """Return a new line at ``priority``: its holder pushes through it, and it takes turns with others."""
+        return Line(self._lanes.get(priority) or Lane(priority))
 
     def push(self, line: Line[T], item: T) -> None:
         """Queue ``item`` behind what its line holds."""
@@ -103,10 +99,10 @@ class LaneQueue(Generic[T]):
         lane.depth += 1
         self.depth += 1
 
-    def push_front(self, line: Line[T], item: T) -> None:
-        """Queue ``item`` before all that its line holds, and give that line the next turn: for what comes back."""
+    def push_front(self, line: Line[T], item: T, behind: int = 0) -> None:
+        """Queue what comes back: before all but the first ``behind`` of its line, which has the next turn."""
         item.waiting = True
-        line.items.appendleft(item)
+        line.items.insert(behind, item)
         lane = line.lane
         if not lane.depth:
             lane = self._activate(line)
@@ -116,16 +112,6 @@ class LaneQueue(Generic[T]):
         lane.turns.appendleft(line)
         lane.depth += 1
         self.depth += 1
-
-    def peek(self) -> T | None:
-        """Return what ``pop`` would give under strict order, without taking it."""
-        if not self._order:
-            return None
-        for line in self._order[-1].turns:
-            for item in line.items:
-                if item.waiting:
-                    return item
-        return None
 
     def pop(self) -> T | None:
         """Take the next item: of the highest lane, of the line whose turn it is. ``None`` when nothing waits."""
@@ -150,12 +136,12 @@ class LaneQueue(Generic[T]):
         return item
 
     def discard(self, line: Line[T], item: T) -> None:
-        """Take ``item`` out of its line wherever it stands: it was cancelled or expired. The caller knows that it waits."""
+        """Take ``item``, which waits, out of its line wherever it stands: it was cancelled or expired."""
         item.waiting = False
         lane = line.lane
         lane.stale += 1
         self._leave(lane)
-        if lane.stale > 64 and lane.stale > lane.depth:
+        if lane.stale > max(_STALE, lane.depth):
             _compact(lane)
 
     def _leave(self, lane: Lane[T]) -> None:
@@ -164,11 +150,14 @@ class LaneQueue(Generic[T]):
         if not lane.depth:
             if lane.stale:
                 _compact(lane)
-            self._order.remove(lane)
             del self._lanes[lane.priority]
+            if self._order[-1] is lane:
+                self._order.pop()
+            else:
+                self._order.remove(lane)
 
     def _activate(self, line: Line[T]) -> Lane[T]:
-        """Return the live lane of the line's priority; lines keep a lane that emptied, and another may have taken its place."""
+        """Return the live lane of the line's priority: a line may keep one that was replaced when empty."""
         lane = line.lane = self._lanes.setdefault(line.lane.priority, line.lane)
         if not lane.depth:
             insort(self._order, lane, key=_priority)
@@ -180,12 +169,6 @@ class LaneQueue(Generic[T]):
         if lower and self._pops % guard == 0:
             return self._order[(self._pops // guard) % lower]
         return self._order[-1]
-
-    def waiting(self) -> Iterator[T]:
-        """Yield all that waits, in no particular order."""
-        for lane in self._order:
-            for line in lane.turns:
-                yield from (item for item in line.items if item.waiting)
 
     def check_invariants(self) -> None:
         """Raise ``AssertionError`` where the indexes do not agree; for tests."""

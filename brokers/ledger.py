@@ -1,7 +1,7 @@
 """The ledger: how many tasks were accepted, where they are, and how they ended.
 
-Every accepted task is queued or running, or has ended in exactly one of five ways; :meth:`Ledger.balance` says whether
-the books add up, and ``omnibus audit`` asks it.
+Every accepted task is queued or running, or has ended in exactly one of five ways; :meth:`Ledger.balance` says
+whether the books add up, and ``omnibus audit`` asks it.
 """
 
 from __future__ import annotations
@@ -43,12 +43,28 @@ class Ledger:
     dropped: int = 0
     refused: int = 0
 
+    def close(self, how: str) -> None:
+        """Count one end; ``how`` is one of :data:`ENDS`."""
+        match how:
+            case "done":
+                self.done += 1
+            case "failed":
+                self.failed += 1
+            case "cancelled":
+                self.cancelled += 1
+            case "expired":
+                self.expired += 1
+            case "dead":
+                self.dead += 1
+            case _:
+                raise ValueError(f"{how!r} is no way to end; the ways are {', '.join(ENDS)}")
+
     def ended(self) -> int:
         """Return how many tasks have ended, in whatever way."""
         return self.done + self.failed + self.cancelled + self.expired + self.dead
 
     def balance(self) -> int:
-        """Return submitted − (queued + running + ended): zero, or tasks were lost (positive) or ended twice (negative)."""
+        """Return submitted − (queued + running + ended): above zero tasks were lost, below they ended twice."""
         return self.submitted - self.queued - self.running - self.ended()
 
     def as_dict(self) -> dict[str, int]:

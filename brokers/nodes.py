@@ -6,90 +6,160 @@ from collections.abc import Sequence
 from typing import Any
 
 from omnibus.errors import ProtocolError
-from omnibus.protocol import Blob
+from omnibus.protocol import Blob, Verb
 
-from .actors import ActorEntry, end_actor
-from .clients import on_publish
-from .dispatch import wake
-from .peers import Node, Worker
-from .placement import surrender
+from .actors import ActorEntry, become_restarting, end_actor, place_queued
+from .losses import bury, end_aborted
+from .peers import Holding, Node, Worker
+from .placement import rest, surrender
+from .publishing import on_publish
+from .reading import Reader
+from .sharing import wake
 from .state import Mesh
-from .workers import drop_worker, end_running, take_back
+from .workers import take_back
 
-__all__ = ["NODE_HANDLERS", "drop_node", "on_child"]
+__all__ = ["NODE_HANDLERS", "drop_node", "on_child", "on_recalled", "room_came"]
+
+_NUMBER = (1 << 64) - 1
+
+
+class _Exit:
+    """How a child ended, as its node says, checked field by field."""
+
+    def __init__(self, read: Reader) -> None:
+        self.session = read.binary("session", 8, 32) or b""
+        self.name = read.text("name")
+        self.actor = read.text("role") == "actor"
+        self.begun = read.integer("begun", 0, 0, _NUMBER)
+        self.last = read.integer("last", 0, 0, _NUMBER)
+        self.aborted = read.integer("aborted", 0, 0, _NUMBER)
+        self.cause = read.text("cause")
+        self.error = "OutOfMemory" if read.flag("oom") else "WorkerDied"
+        self.reason = read.remark("reason", "it exited")
+        self.restarts = read.seconds("restart_in") is not None
 
 
 def on_child(mesh: Mesh, node: Node, command: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
-    """Learn that a child started or exited."""
-    event = head.get("event") if isinstance(head, dict) else None
+    """Learn that a child started (which its HELLO says better) or exited."""
+    read = Reader(head, f"CHILD from {node}", mesh.limits)
+    event = read.get("event")
     if event == "exited":
-        on_exited(mesh, node, command, head)
+        _on_exited(mesh, node, command, _Exit(read))
     elif event != "started":
-        raise ProtocolError(f"CHILD from {node}: 'event' is started or exited, not {event!r:.80}")
+        raise read.wrong("event", "'started' or 'exited'")
 
 
-def on_exited(mesh: Mesh, node: Node, command: int, head: dict[str, Any]) -> None:
+def on_refused(mesh: Mesh, node: Node, command: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
+    """Learn that the node did not take an order: a START that it refuses has no child that could exit."""
+    holding = node.holdings.get(command)
+    if holding is None or holding.joined:
+        return
+    why = Reader(head, f"ERROR from {node}", mesh.limits).remark("message", "it did not say why")
+    if not holding.pool.for_actor:
+        rest(mesh, holding.pool)
+    for actor in [actor for actor in mesh.actors.values() if actor.holding is holding]:
+        end_actor(mesh, actor, "SetupFailed", {"message": f"node {node.name} did not start it: {why}"})
+    surrender(node, holding)
+    room_came(mesh, node)
+
+
+def _on_exited(mesh: Mesh, node: Node, command: int, gone: _Exit) -> None:
     """Deal with what a dead child held: its work, its place, its actor."""
-    pending = node.pending.pop(command, None) if command else None
-    if pending is not None:
-        pending[0].starting -= 1
-        surrender(node, pending[0].shape, pending[1])
-    reason = str(head.get("reason") or "it exited")
-    error = "OutOfMemory" if head.get("oom") else "WorkerDied"
-    worker = mesh.sessions.get(head.get("session", b""))
-    if isinstance(worker, Worker):
-        bury(mesh, worker, head, error, reason)
-    actor = mesh.actors.get(str(head.get("name")))
-    if actor is not None and actor.node is node and (actor.worker is None or actor.worker is worker):
-        _bury_actor(mesh, actor, head, error, reason)
-    wake(mesh, node.starved)
+    holding = node.holdings.get(command) or _holding_of(node, gone.session)
+    if not gone.session or gone.session not in mesh.dead:  # else that was said before, or the child was given up before
+        _bury_child(mesh, node, gone, holding)
+    if holding is not None and not gone.restarts:
+        if not holding.joined and not holding.pool.for_actor:
+            rest(mesh, holding.pool)
+        surrender(node, holding)
+    room_came(mesh, node)
 
 
-def bury(mesh: Mesh, worker: Worker, head: dict[str, Any], error: str, reason: str) -> None:
-    """End a worker's session; what it had not begun goes back for free."""
-    if head.get("cause"):
-        end_running(mesh, worker, int(head.get("aborted") or 0), head["cause"], reason)
-    drop_worker(mesh, worker, error, reason, last=int(head.get("last") or 0), running=int(head.get("begun") or 0))
-    node = worker.node
-    if node is not None:
-        node.workers.pop(worker.session, None)
-        if worker.pool is not None and worker.actor is None:
-            surrender(node, worker.pool.shape, worker.devices)
-    mesh.drop(worker)
+def _holding_of(node: Node, session: bytes) -> Holding | None:
+    return next((holding for holding in node.holdings.values() if session and holding.session == session), None)
 
 
-def _bury_actor(mesh: Mesh, actor: ActorEntry, head: dict[str, Any], error: str, reason: str) -> None:
+def _bury_child(mesh: Mesh, node: Node, gone: _Exit, holding: Holding | None) -> None:
+    """End the child's session, and its actor unless that is restarted."""
+    worker = mesh.sessions.get(gone.session)
+    if not isinstance(worker, Worker) or worker.hello.node != node.session:
+        worker = None
+    if gone.session:
+        mesh.mark_dead(gone.session, gone.reason)
+    if worker is not None:
+        if gone.cause is not None:
+            end_aborted(mesh, worker, gone.aborted, gone.cause, gone.reason)
+        bury(mesh, worker, gone.error, gone.reason, last=gone.last, begun=gone.begun)
+    if gone.actor or (holding is not None and holding.pool.for_actor):
+        actor = mesh.actors.get(gone.name or "")
+        if actor is not None and actor.node is node and actor.worker in (None, worker):
+            _bury_actor(mesh, actor, gone)
+    elif holding is None:
+        _count_coming(node, joined=worker is not None, restarts=gone.restarts)
+
+
+def _count_coming(node: Node, *, joined: bool, restarts: bool) -> None:
+    """Expect again a worker that its node started, and starts again, by itself; or do not expect it any more."""
+    if joined and restarts:
+        node.coming += 1
+    elif not joined and not restarts and node.coming:
+        node.coming -= 1
+
+
+def _bury_actor(mesh: Mesh, actor: ActorEntry, gone: _Exit) -> None:
     """Keep the queue of an actor that its node restarts; end one that is gone for good."""
     if actor.state == "stopping":
         end_actor(mesh, actor, "NotFound", {"message": "it was stopped"})
-    elif head.get("restart_in") is None:
-        end_actor(mesh, actor, error if actor.state == "ready" else "SetupFailed", {"message": reason})
+    elif not gone.restarts:
+        error = gone.error if actor.state in ("ready", "restarting") else "SetupFailed"
+        end_actor(mesh, actor, error, {"message": gone.reason})
     else:
-        actor.state = "restarting"
-        actor.restarts += 1
-        actor.worker = None
+        become_restarting(mesh, actor)
+
+
+def room_came(mesh: Mesh, node: Node) -> None:
+    """Have those try again who wait for room: something has ended on ``node``, or it has come."""
+    place_queued(mesh)
+    wake(mesh, node)
+    mesh.stir_waiting()
 
 
 def on_recalled(mesh: Mesh, node: Node, aid: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
     """Queue an attempt again that will never begin (1); one that has begun (0) goes on."""
+    if head not in (0, 1):
+        raise ProtocolError(f"RECALLED {aid} from {node}: its head is 1 (it will never begin) or 0 (it has begun)")
     if head == 1:
-        for worker in list(node.workers.values()):
-            take_back(mesh, worker, aid)
+        for worker in node.workers.values():
+            if aid in worker.attempts:
+                take_back(mesh, worker, aid)
+                return
 
 
-def drop_node(mesh: Mesh, node: Node, reason: str) -> None:
-    """Give up a node: its children are gone with it, and nobody knows what they had begun."""
-    for worker in list(node.workers.values()):
-        drop_worker(mesh, worker, "WorkerDied", f"its node {node.name} is gone: {reason}", last=None, running=0)
-        mesh.drop(worker)
-    node.workers.clear()
-    for pool, _ in node.pending.values():
-        pool.starting -= 1
-    node.pending.clear()
+def drop_node(mesh: Mesh, node: Node, reason: str, *, certain: bool) -> None:
+    """Give up a node: its children are gone with it, and nobody knows what they had begun.
+
+    Where that is not ``certain``, those that can still be reached are told to begin anew.
+    """
+    reason = f"its node {node.name} is gone: {reason}"
     mesh.nodes.pop(node.session, None)
+    for worker in [worker for worker in mesh.every(Worker) if worker.hello.node == node.session]:
+        route = worker.route
+        bury(mesh, worker, "WorkerDied", reason)
+        if route is not None and not certain:
+            mesh.send_first(route, [Verb.ERROR, 0, {"error": "Unreachable", "message": reason, "again": True}, None, 0])
     for actor in [actor for actor in mesh.actors.values() if actor.node is node]:
-        end_actor(mesh, actor, "WorkerDied", {"message": f"its node {node.name} is gone: {reason}"})
+        end_actor(mesh, actor, "WorkerDied", {"message": reason})
+    for holding in list(node.holdings.values()):
+        surrender(node, holding)
+    node.wants.clear()
     mesh.drop(node)
+    place_queued(mesh)
+    mesh.stir_waiting()
 
 
-NODE_HANDLERS = {65: on_child, 66: on_recalled, 21: on_publish}
+NODE_HANDLERS = {
+    int(Verb.CHILD): on_child,
+    int(Verb.RECALLED): on_recalled,
+    int(Verb.PUBLISH): on_publish,
+    int(Verb.ERROR): on_refused,
+}

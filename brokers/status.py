@@ -31,8 +31,8 @@ def report(mesh: Mesh) -> dict[str, Any]:
 def _node(node: Node) -> dict[str, Any]:
     return {
         "name": node.name,
-        "host": node.info.get("host"),
-        "pid": node.info.get("pid"),
+        "host": node.hello.host,
+        "pid": node.hello.pid,
         "cpus": node.cpus,
         "free_cpus": node.free_cpus,
         "gpus": node.free_gpus,
@@ -45,21 +45,22 @@ def _node(node: Node) -> dict[str, Any]:
 def _worker(worker: Worker) -> dict[str, Any]:
     return {
         "name": worker.name,
-        "pid": worker.info.get("pid"),
-        "host": worker.info.get("host"),
+        "pid": worker.hello.pid,
+        "host": worker.hello.host,
         "state": "lost" if worker.route is None else "lent" if worker.lent else "busy" if worker.attempts else "idle",
         "running": len(worker.attempts),
-        "restarts": worker.restarts,
+        "devices": list(worker.hello.devices),
+        "restarts": worker.hello.incarnation,
     }
 
 
 def _actor(name: str, mesh: Mesh) -> dict[str, Any]:
     actor = mesh.actors[name]
-    info = actor.worker.info if actor.worker is not None else {}
+    hello = actor.worker.hello if actor.worker is not None else None
     return {
         "name": name,
-        "pid": info.get("pid"),
-        "host": info.get("host"),
+        "pid": hello.pid if hello is not None else None,
+        "host": hello.host if hello is not None else None,
         "state": actor.state,
         "running": len(actor.worker.attempts) if actor.worker is not None else 0,
         "queued": actor.pool.queue.depth,

@@ -11,19 +11,43 @@ if TYPE_CHECKING:
     from .kinds import Kind
     from .peers import Worker
 
-__all__ = ["Task"]
+__all__ = ["HORIZON", "Task", "size_of"]
+
+HORIZON = 2_000_000
+"""Nanoseconds of work that a worker may hold: about a round trip's worth under load."""
+
+
+def size_of(body: bytes | None, blobs: Sequence[Blob]) -> int:
+    """Return the bytes of a payload."""
+    size = len(body) if body else 0
+    return size + sum(map(len, blobs)) if blobs else size
 
 
 class Task:
     """One accepted task: its payload, opaque, and where it stands.
 
-    It is queued while ``waiting``; it runs, or waits prefetched at a worker, while ``worker`` is set, and then ``aid`` names the
-    attempt. ``attempt`` counts the attempts that were dispatched and not given back. ``born`` is when it was queued last.
-    ``cost`` is what the current attempt was reckoned at, in nanoseconds. ``cancelling``: its client asked for its end. ``chunked``: a part of its
-    stream is out, so that it cannot be run again.
+    It is queued while ``waiting``; it runs, or waits prefetched at a worker, while ``worker`` is set, and then
+    ``aid`` names the attempt. ``attempt`` counts the attempts that were dispatched and not given back. ``born``
+    is when it was queued last. ``cost`` is what the current attempt was reckoned at, in nanoseconds. ``size``:
+    bytes of its payload. ``cancelling``: its client asked for its end. ``chunked``: a part of its stream is out,
+    so that it cannot be run again.
     """
 
-    __slots__ = ("aid", "attempt", "blobs", "body", "born", "cancelling", "chunked", "cost", "kind", "seq", "waiting", "worker")
+    __slots__ = (
+        "aid",
+        "attempt",
+        "blobs",
+        "body",
+        "born",
+        "cancelling",
+        "chunked",
+        "cost",
+        "kind",
+        "seq",
+        "size",
+        "waiting",
+        "worker",
+    )
 
     def __init__(self, kind: Kind, seq: int, body: bytes | None, blobs: Sequence[Blob], born: float) -> None:
         self.kind = kind
@@ -31,6 +55,7 @@ class Task:
         self.body = body
         self.blobs = blobs
         self.born = born
+        self.size = size_of(body, blobs)
         self.waiting = False
         self.worker: Worker | None = None
         self.aid = 0
@@ -38,9 +63,3 @@ class Task:
         self.cost = 0
         self.cancelling = False
         self.chunked = False
-
-    @property
-    def size(self) -> int:
-        """Bytes of its payload."""
-        size = len(self.body) if self.body else 0
-        return size + sum(len(blob) for blob in self.blobs) if self.blobs else size

@@ -9,17 +9,22 @@ from omnibus.errors import ProtocolError
 from omnibus.protocol import Blob, Verb
 
 from .actors import on_setup
-from .clients import on_publish
-from .dispatch import release
-from .ends import detach, end, fail, give_back, lose, requeue
+from .catalog import forget_leftover
+from .ends import detach, end
+from .losses import give_back
 from .peers import Worker
-from .pools import HORIZON
+from .publishing import on_publish
+from .reading import Reader, short
+from .recall import watch
+from .sharing import release
 from .state import Mesh
-from .tasks import Task
+from .tasks import HORIZON
 
-__all__ = ["WORKER_HANDLERS", "drop_worker", "on_done", "on_fail", "take_back"]
+__all__ = ["WORKER_HANDLERS", "freed", "on_done", "on_fail", "take_back"]
 
 _RESULT = int(Verb.RESULT)
+_LEAST_COST = 1_000
+_MOST_CREDITS = 1 << 30
 
 
 def on_done(mesh: Mesh, worker: Worker, aid: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
@@ -27,19 +32,18 @@ def on_done(mesh: Mesh, worker: Worker, aid: int, head: Any, body: bytes | None,
     attempts = worker.attempts
     task = attempts.pop(aid, None)
     if task is None:
-        _late(mesh, worker, aid, None)
+        if not on_setup(mesh, worker, aid, None):
+            mesh.ledger.late += 1
         return
     kind = task.kind
     client = kind.client
-    books = kind.books
     worker.backlog -= task.cost
     worker.moved = mesh.now
     task.worker = None
+    books = kind.books
     books.running -= 1
-    if kind.detached or kind.silent or client.route is None:
-        end(mesh, task, "done", [_RESULT, task.seq, None, body, len(blobs)], blobs)
-    else:
-        # What follows is `end`, written out: it runs once for every task.
+    if kind.plain and client.route is not None:
+        # This is `end`, written out, for it runs once for every task.
         del client.tasks[task.seq]
         window = kind.window
         window.tasks -= 1
@@ -51,42 +55,56 @@ def on_done(mesh: Mesh, worker: Worker, aid: int, head: Any, body: bytes | None,
         if not client.dirty:
             client.dirty = True
             client.outlet.append(client)
+    else:
+        end(mesh, task, "done", [_RESULT, task.seq, None, body, len(blobs)], blobs)
     if not worker.listed:
         freed(mesh, worker)
     elif not attempts:
-        release(mesh, worker)
+        _idled(mesh, worker)
 
 
 def freed(mesh: Mesh, worker: Worker) -> None:
-    """Let a worker whose attempt is over take more, or give its CPUs back when it has nothing left."""
-    pool = worker.pool
+    """Let a worker that got on take more, or give its CPUs back when it has nothing left."""
+    worker.stalled = False
     if not worker.attempts and worker.busy:
-        release(mesh, worker)
+        _idled(mesh, worker)
+    _enlist(mesh, worker)
+
+
+def _enlist(mesh: Mesh, worker: Worker) -> None:
+    pool = worker.pool
     if pool is not None:
         pool.enlist(worker)
         if worker.listed and not pool.stirred:
             mesh.stir(pool)
 
 
-def _late(mesh: Mesh, worker: Worker, aid: int, error: dict[str, Any] | None) -> None:
-    """Count an answer to an attempt that is not live, unless it answers an actor's set-up."""
-    if not on_setup(mesh, worker, aid, error):
-        mesh.ledger.late += 1
+def _idled(mesh: Mesh, worker: Worker) -> None:
+    """Have a worker that has nothing left give back its CPUs, and look for work that waits elsewhere."""
+    release(mesh, worker)
+    if worker.leftover:
+        forget_leftover(worker)
+    pool = worker.pool
+    if pool is not None and not pool.watched and not pool.queue.depth:
+        watch(mesh, pool)
 
 
 def on_fail(mesh: Mesh, worker: Worker, aid: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
     """Book an attempt that raised, was cancelled, timed out, or was not begun (it goes back to its queue)."""
-    if not isinstance(head, dict) or not isinstance(head.get("error"), str):
-        raise ProtocolError(f"FAIL {aid} must say its 'error' in a map, not {head!r:.80}")
+    read = Reader(head, f"FAIL {aid}", mesh.limits)
+    error = read.text("error")
+    if error is None:
+        raise read.wrong("error", "the name of an error")
     task = worker.attempts.get(aid)
     if task is None:
-        _late(mesh, worker, aid, head)
+        # What was recalled is reported by both the supervisor and the worker, and late for neither.
+        if not on_setup(mesh, worker, aid, head) and error != "Revoked":
+            mesh.ledger.late += 1
         return
-    error = head["error"]
     if error == "Revoked":
         give_back(mesh, worker, task)
     else:
-        detach(mesh, worker, task)
+        detach(worker, task)
         how = "cancelled" if error == "Cancelled" else "failed"
         answer = {**head, "state": how, "attempts": task.attempt}
         end(mesh, task, how, [Verb.FAILED, task.seq, answer, body, len(blobs)], blobs)
@@ -102,70 +120,44 @@ def on_chunk(mesh: Mesh, worker: Worker, aid: int, head: Any, body: bytes | None
         return
     task.chunked = True
     client = task.kind.client
-    if client.listens:
+    if not client.gone:
         client.put([Verb.CHUNK, task.seq, None, body, len(blobs)], blobs)
 
 
 def on_timed(mesh: Mesh, worker: Worker, number: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
     """Learn what a call of a kind costs, in nanoseconds; what it is reckoned at from its next dispatch on."""
     if type(head) is not int or head < 0:
-        raise ProtocolError(f"TIMED {number}: its head must be a count of nanoseconds, not {head!r:.80}")
-    kind = mesh.kinds.get(number)
+        raise ProtocolError(f"TIMED {number}: its head must be a count of nanoseconds, not {short(head)}")
+    kind = worker.known.get(number)
     if kind is not None:
-        kind.cost = min(max(head, 1_000), HORIZON)
+        kind.cost = min(max(head, _LEAST_COST), HORIZON)
 
 
 def on_grant(mesh: Mesh, worker: Worker, about: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
     """Let the worker hold ``head`` more messages than it was credited for."""
-    if about or type(head) is not int or not 0 < head <= 1 << 20:
-        raise ProtocolError(f"CREDIT from {worker}: id 0 and a positive count were expected, not {about} and {head!r:.80}")
-    worker.credits += head
-    freed(mesh, worker)
+    if about or type(head) is not int or not 0 < head <= _MOST_CREDITS:
+        raise ProtocolError(f"CREDIT of {worker} needs id 0 and a positive count, not {about} and {short(head)}")
+    worker.credits = min(worker.credits + head, _MOST_CREDITS)
+    _enlist(mesh, worker)
 
 
 def take_back(mesh: Mesh, worker: Worker, aid: int) -> None:
     """Queue an attempt again that its supervisor revoked before it began."""
     task = worker.attempts.get(aid)
-    if task is not None:
-        give_back(mesh, worker, task)
+    if task is None:
+        return
+    give_back(mesh, worker, task)
+    if worker.attempts:
+        _enlist(mesh, worker)
+    else:
         freed(mesh, worker)
 
 
-def drop_worker(mesh: Mesh, worker: Worker, error: str, reason: str, *, last: int | None, running: int) -> None:
-    """Deal with all that a dead worker held.
-
-    ``last`` is the newest attempt that it had begun, from its status page; ``None`` where nobody knows, and then every attempt counts as
-    begun. ``running`` is the one that it was in when it died (0: none).
-    """
-    for aid, task in sorted(worker.attempts.items(), reverse=True):
-        if last is not None and aid > last:
-            give_back(mesh, worker, task)
-        else:
-            lose(mesh, worker, task, error, reason)
-    if worker.pool is not None:
-        worker.pool.leave(worker)
-    if worker.busy:
-        release(mesh, worker)
-
-
-def end_running(mesh: Mesh, worker: Worker, aid: int, cause: str, reason: str) -> Task | None:
-    """End the attempt that its supervisor killed the worker for: ``cause`` is ``cancel`` or ``timeout``."""
-    task = worker.attempts.get(aid)
-    if task is None:
-        return None
-    detach(mesh, worker, task)
-    if cause == "timeout":
-        fail(mesh, task, "failed", "TaskTimeout", f"task {task.seq} ran longer than its timeout of {task.kind.timeout} s; {reason}")
-    else:
-        fail(mesh, task, "cancelled", "Cancelled", f"task {task.seq} was cancelled; {reason}")
-    return task
-
-
 WORKER_HANDLERS = {
-    Verb.DONE: on_done,
-    Verb.FAIL: on_fail,
-    Verb.CHUNK: on_chunk,
-    Verb.TIMED: on_timed,
-    Verb.CREDIT: on_grant,
-    Verb.PUBLISH: on_publish,
+    int(Verb.DONE): on_done,
+    int(Verb.FAIL): on_fail,
+    int(Verb.CHUNK): on_chunk,
+    int(Verb.TIMED): on_timed,
+    int(Verb.CREDIT): on_grant,
+    int(Verb.PUBLISH): on_publish,
 }

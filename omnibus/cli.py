@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import warnings
@@ -13,7 +14,7 @@ import typer
 
 from omnibus import __version__
 from omnibus.commands import audit, base, doctor, extras, output, processes, status, top, up, work
-from omnibus.commands.base import INTERRUPTED, OK, PASS_ON, UNREACHABLE, USAGE
+from omnibus.commands.base import INTERRUPTED, OK, PASS_ON, READER_GONE, UNREACHABLE, USAGE
 from omnibus.errors import OmnibusError
 
 __all__ = ["app", "main"]
@@ -60,6 +61,23 @@ def _root(
     """
 
 
+class _ReaderGone(Exception):
+    """Whoever read our output is gone."""
+
+
+def _marked(command: Callable[..., int]) -> Callable[..., int]:
+    """Return the command, a closed output told apart from other failures: typer would make it exit code 1."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> int:
+        try:
+            return command(*args, **kwargs)
+        except BrokenPipeError:
+            raise _ReaderGone from None
+
+    return run
+
+
 _COMMANDS: Final[dict[str, tuple[Callable[..., int], ...]]] = {
     _MESH: (up.up, processes.broker, processes.node),
     _WORK: (work.submit, work.call, work.fetch),
@@ -69,7 +87,7 @@ _COMMANDS: Final[dict[str, tuple[Callable[..., int], ...]]] = {
 for _panel, _commands in _COMMANDS.items():
     for _command in _commands:
         _settings = PASS_ON if _command in (work.submit, work.call) else {}
-        app.command(rich_help_panel=_panel, epilog=_EPILOG, context_settings=_settings)(_command)
+        app.command(rich_help_panel=_panel, epilog=_EPILOG, context_settings=_settings)(_marked(_command))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,7 +95,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in arguments if not word.startswith("-")), "")
     with warnings.catch_warnings():
-        warnings.simplefilter("always", RuntimeWarning)  # ours, such as that of a run file of a mesh that is gone
+        warnings.simplefilter(
+            "always", RuntimeWarning
+        )  # ours, such as that of a run file of a mesh that is gone
         warnings.showwarning = lambda message, *_, **__: base.say(command, f"warning: {message}")
         try:
             return int(app(arguments, prog_name="omnibus", standalone_mode=False) or OK)
@@ -86,11 +106,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             return base.exit_code(error)
         except (KeyboardInterrupt, typer.Abort):
             return INTERRUPTED
-        except BrokenPipeError:
-            # Whoever read our output is gone. What is still buffered would raise again when Python ends.
+        except _ReaderGone:
+            # What is still buffered would raise again when Python ends.
             with contextlib.suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return INTERRUPTED + 11  # as a shell sees one that SIGPIPE ended
+            return READER_GONE
         except TimeoutError as error:
             base.say(command, f"no answer in time: {error}; `omnibus doctor` looks closer")
             return UNREACHABLE

@@ -78,7 +78,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, its time in UTC. A field named like one of the object's own keys gets a ``_`` in front."""
+    """One JSON object a line, its time in UTC. A field with the name of one of its own keys gets a ``_`` in front."""
 
     def __init__(self, fields: dict[str, Any] | None = None) -> None:
         super().__init__()

@@ -34,11 +34,9 @@ class Ending(Protocol):
 
     def set_result(self, result: Any, /) -> None:
         """End with a value."""
-        ...
 
     def set_exception(self, exception: BaseException | None, /) -> None:
         """End with an error."""
-        ...
 
 
 class Sink(Protocol):
@@ -46,11 +44,9 @@ class Sink(Protocol):
 
     def feed(self, value: Any, number: int, missed: int) -> None:
         """Take one part; ``number`` and ``missed`` are an event's, 0 for a stream's chunk."""
-        ...
 
     def end(self, error: BaseException | None) -> None:
         """Learn that nothing more comes."""
-        ...
 
 
 class Lane:
@@ -284,6 +280,8 @@ class ClientPeer:
             if not again:
                 self.fail(error)
         elif about:
+            if isinstance(head, dict) and head.get("verb") == Verb.DEFINE:
+                return  # what is submitted under that kind, which has numbers of its own, is told the same
             future = self._end(about)
             sink = self.sinks.pop(about, None)
             if sink is not None:

@@ -23,6 +23,7 @@ __all__ = [
     "INTERRUPTED",
     "OK",
     "PASS_ON",
+    "READER_GONE",
     "UNREACHABLE",
     "USAGE",
     "AddressOption",
@@ -44,6 +45,8 @@ FAILED: Final = 1
 USAGE: Final = 2
 UNREACHABLE: Final = 3
 INTERRUPTED: Final = 130
+READER_GONE: Final = 141
+"""As a shell sees a command that SIGPIPE ended."""
 
 PASS_ON: Final = {"ignore_unknown_options": True}
 """For commands whose arguments may begin with a dash, such as ``-3``."""

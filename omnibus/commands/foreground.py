@@ -22,6 +22,7 @@ from omnibus.commands.base import FAILED, OK, ask_status, say, worker_environmen
 from omnibus.commands.lines import TOPIC, next_number, show_line
 from omnibus.embedded import interpreter
 from omnibus.errors import AlreadyExists, MeshError, NotFound, OmnibusError
+from omnibus.face import WITHIN_VARIABLE
 from omnibus.launch.base import Handle, Status
 from omnibus.launch.local import LocalLauncher
 from omnibus.rundir import RUN_FILE
@@ -93,7 +94,7 @@ class Foreground:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._launcher = LocalLauncher()
-        self._environment = worker_environment() | plan.environment
+        self._environment = worker_environment() | plan.environment | {WITHIN_VARIABLE: ""}
         self._poll = select.poll()
         self._watched: dict[int, _Process] = {}
         self._wake = -1

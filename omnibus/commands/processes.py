@@ -1,4 +1,4 @@
-"""``omnibus broker`` and ``omnibus node``: one process of a mesh each; and the options that ``up`` shares with them."""
+"""``omnibus broker`` and ``omnibus node``: one process of a mesh each."""
 
 from __future__ import annotations
 
@@ -6,115 +6,35 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
-
-import typer
+from typing import Final, NoReturn
 
 from omnibus.commands.base import AddressOption, InsecureOption, find_target, worker_environment
+from omnibus.commands.meshoptions import (
+    AllowOption,
+    BindOption,
+    BrokerGraceOption,
+    ChildGraceOption,
+    CpusOption,
+    GpusOption,
+    GuardOption,
+    InsecureBindOption,
+    LabelOption,
+    LogJsonOption,
+    LogLevelOption,
+    MemoryOption,
+    NameOption,
+    PreloadOption,
+    RunFileOption,
+    SessionGraceOption,
+    WindowBytesOption,
+    WindowTasksOption,
+    WorkersOption,
+)
 from omnibus.errors import UsageError
 
-__all__ = [
-    "BindOption",
-    "CpusOption",
-    "GpusOption",
-    "InsecureBindOption",
-    "LabelOption",
-    "LogJsonOption",
-    "LogLevelOption",
-    "MemoryOption",
-    "PreloadOption",
-    "WorkersOption",
-    "broker",
-    "logging_environment",
-    "mesh_socket",
-    "node",
-    "node_options",
-]
+__all__ = ["broker", "logging_environment", "mesh_socket", "node", "node_options"]
 
 _SOCKET: Final = "broker.sock"
-_OPEN: Final = "Who may connect"
-_RESOURCES: Final = "What the node gives out"
-_LOGGING: Final = "Logging"
-
-BindOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="ADDRESS",
-        rich_help_panel=_OPEN,
-        help="Listen there too: tcp://HOST:PORT or ipc:///PATH; `*` as the port means any. Repeatable.",
-    ),
-]
-InsecureBindOption = Annotated[
-    bool,
-    typer.Option(
-        "--insecure",
-        rich_help_panel=_OPEN,
-        help="Let whoever reaches the tcp addresses use the mesh, without a key.",
-    ),
-]
-WorkersOption = Annotated[
-    int | None,
-    typer.Option(
-        "--workers",
-        "-w",
-        metavar="N",
-        min=0,
-        rich_help_panel=_RESOURCES,
-        help="Workers that are always there.",
-        show_default="one for each CPU",
-    ),
-]
-CpusOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="C",
-        rich_help_panel=_RESOURCES,
-        help="CPUs to give out.",
-        show_default="those that this process may use",
-    ),
-]
-GpusOption = Annotated[
-    str,
-    typer.Option(
-        metavar="auto|N|LIST",
-        rich_help_panel=_RESOURCES,
-        help="GPUs to give out: all, so many, or those with these names.",
-    ),
-]
-MemoryOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE",
-        rich_help_panel=_RESOURCES,
-        help="Memory to give out, such as 64G.",
-        show_default="what there is",
-    ),
-]
-LabelOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME=VALUE",
-        rich_help_panel=_RESOURCES,
-        help="A property that tasks may ask for. Repeatable.",
-    ),
-]
-PreloadOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="MODULE", rich_help_panel=_RESOURCES, help="Import this once, for all workers. Repeatable."
-    ),
-]
-LogLevelOption = Annotated[
-    str,
-    typer.Option(
-        metavar="LEVEL",
-        rich_help_panel=_LOGGING,
-        help="What to log: debug, info, warning, error or critical.",
-    ),
-]
-LogJsonOption = Annotated[
-    bool, typer.Option("--log-json", rich_help_panel=_LOGGING, help="Log as JSON, an object a line.")
-]
 
 
 def mesh_socket(run_dir: Path) -> str:
@@ -125,31 +45,11 @@ def mesh_socket(run_dir: Path) -> str:
 def broker(
     bind: BindOption = None,
     insecure: InsecureBindOption = False,
-    run_file: Annotated[
-        bool, typer.Option(help="Write the address and the key to the run file, for others to find.")
-    ] = True,
-    grace: Annotated[
-        float, typer.Option(metavar="S", help="Seconds for which a lost session may come back.")
-    ] = 30.0,
-    guard: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=2, help="Give every N-th dispatch to a lower lane.", show_default="strict order"
-        ),
-    ] = None,
-    window_tasks: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Unfinished tasks that a client may have in a lane.",
-            show_default="1,000,000",
-        ),
-    ] = None,
-    window_bytes: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="The bytes that these may have.", show_default="1 GiB"),
-    ] = None,
+    run_file: RunFileOption = True,
+    grace: SessionGraceOption = 30.0,
+    guard: GuardOption = None,
+    window_tasks: WindowTasksOption = None,
+    window_bytes: WindowBytesOption = None,
     log_level: LogLevelOption = "warning",
     log_json: LogJsonOption = False,
 ) -> NoReturn:
@@ -194,11 +94,10 @@ def node(
     memory: MemoryOption = None,
     label: LabelOption = None,
     preload: PreloadOption = None,
-    name: Annotated[str, typer.Option(metavar="NAME", help="Its name.", show_default="the host's")] = "",
-    grace: Annotated[float, typer.Option(metavar="S", help="Seconds that a child may take to stop.")] = 5.0,
-    broker_grace: Annotated[
-        float, typer.Option(metavar="S", help="Seconds to live on without a broker, for it to come back.")
-    ] = 30.0,
+    allow: AllowOption = None,
+    name: NameOption = "",
+    grace: ChildGraceOption = 5.0,
+    broker_grace: BrokerGraceOption = 30.0,
     log_level: LogLevelOption = "warning",
     log_json: LogJsonOption = False,
     address: AddressOption = None,
@@ -218,7 +117,7 @@ def node(
     """
     target = find_target(address, insecure)
     options = ["node", "--grace", str(grace), "--broker-grace", str(broker_grace), "--log-level", log_level]
-    options += node_options(workers, cpus, gpus, memory, label, preload, name)
+    options += node_options(workers, cpus, gpus, memory, label, preload, allow, name)
     # The key goes by the environment: a command line shows in everybody's ps.
     _become("omnibus.actors", options, {**logging_environment(log_level, log_json), **target.environment()})
 
@@ -230,6 +129,7 @@ def node_options(
     memory: str | None,
     labels: Sequence[str] | None,
     preload: Sequence[str] | None,
+    allow: Sequence[str] | None,
     name: str,
 ) -> list[str]:
     """Return the options of ``python -m omnibus.actors node`` that these are."""
@@ -242,7 +142,7 @@ def node_options(
     ):
         if value is not None:
             options += [flag, str(value)]
-    for flag, values in (("--label", labels), ("--preload", preload)):
+    for flag, values in (("--label", labels), ("--preload", preload), ("--allow", allow)):
         for each in values or ():
             options += [flag, each]
     return options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -88,9 +89,11 @@ def overview(status: dict[str, Any]) -> Text:
     broker = status["broker"]
     text = Text("broker ", style="bold")
     text.append(str(broker.get("address", "")), style="cyan")
+    clients = len(status["clients"])
     where = f"  pid {broker.get('pid')} on {broker.get('host')}"
     return text.append(
-        f"{where}, up {duration(broker['uptime'])}, {len(status['clients'])} clients", style="default"
+        f"{where}, up {duration(broker['uptime'])}, {clients} client{'' if clients == 1 else 's'}",
+        style="default",
     )
 
 
@@ -102,7 +105,7 @@ def nodes(status: dict[str, Any]) -> Table:
             " ".join(f"{name}:{free:.0%}" for name, free in node["gpus"].items()) or None, size(node["memory"]),
             " ".join(f"{name}={value}" for name, value in node["labels"].items()) or None,
         )
-        for node in status["nodes"]
+        for node in _sorted(status["nodes"])
     ]  # fmt: skip
     return table(
         "Nodes", ("name", "host", ">pid", "state", ">free CPUs", "free GPUs", ">memory", "labels"), rows
@@ -120,9 +123,19 @@ def workers(status: dict[str, Any]) -> Table:
             worker["running"],
             worker["restarts"],
         )
-        for worker in status["workers"]
+        for worker in _sorted(status["workers"])
     ]
     return table("Workers", ("name", "host", ">pid", "state", ">running", ">restarts"), rows)
+
+
+def _sorted(members: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return members by name, the numbers in their names as numbers."""
+
+    def key(member: dict[str, Any]) -> list[tuple[bool, int, str]]:
+        parts = re.split(r"(\d+)", str(member["name"]))
+        return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
+
+    return sorted(members, key=key)
 
 
 def actors(status: dict[str, Any]) -> Table:
@@ -137,7 +150,7 @@ def actors(status: dict[str, Any]) -> Table:
             each["queued"],
             each["restarts"],
         )
-        for each in status["actors"]
+        for each in _sorted(status["actors"])
     ]
     return table("Actors", ("name", "host", ">pid", "state", ">running", ">queued", ">restarts"), rows)
 

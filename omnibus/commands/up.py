@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Any
 
-import typer
-
-from omnibus.commands.processes import (
+from omnibus.commands.meshoptions import (
+    AllowOption,
     BindOption,
     CpusOption,
+    DrainOption,
     GpusOption,
     InsecureBindOption,
     LabelOption,
     LogJsonOption,
     LogLevelOption,
     MemoryOption,
+    NameOption,
     PreloadOption,
+    QuietOption,
+    StartOption,
+    StateOption,
     WorkersOption,
-    logging_environment,
-    mesh_socket,
-    node_options,
 )
-from omnibus.errors import UsageError
+from omnibus.commands.processes import logging_environment, mesh_socket, node_options
 
 __all__ = ["up"]
 
@@ -34,26 +35,16 @@ def up(
     memory: MemoryOption = None,
     label: LabelOption = None,
     preload: PreloadOption = None,
-    name: Annotated[
-        str, typer.Option(metavar="NAME", help="The node's name.", show_default="the host's")
-    ] = "",
+    allow: AllowOption = None,
+    name: NameOption = "",
     bind: BindOption = None,
     insecure: InsecureBindOption = False,
-    drain: Annotated[
-        float,
-        typer.Option(
-            metavar="S", help="Seconds that queued and running work may take to end, once told to stop."
-        ),
-    ] = 30.0,
-    within: Annotated[
-        float, typer.Option(metavar="S", help="Seconds within which the mesh must be up.")
-    ] = 20.0,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Do not show what workers and actors print.")
-    ] = False,
+    drain: DrainOption = 30.0,
+    within: StartOption = 20.0,
+    quiet: QuietOption = False,
     log_level: LogLevelOption = "warning",
     log_json: LogJsonOption = False,
-    state: Annotated[str, typer.Option(metavar="DIRECTORY", hidden=True)] = "",
+    state: StateOption = "",
 ) -> int:
     """Run a mesh in the foreground: a broker, and a node with its workers.
 
@@ -73,29 +64,26 @@ def up(
     OMNIBUS_RUN_DIR=/tmp/second omnibus up    # a second mesh beside it
     ```
     """
-    if state:
-        raise UsageError(
-            "--state is not implemented in this version: a broker keeps its queue in memory, and what is queued ends "
-            "with it. Leave the option out"
-        )
-    from omnibus.commands.foreground import Foreground, Plan, refuse_second
-    from omnibus.rundir import RUN_FILE, run_dir
-
-    folder = run_dir()
-    refuse_second(folder / RUN_FILE)
     options = ["--log-level", log_level]
     binds = [word for address in bind or () for word in ("--bind", address)]
-    plan = Plan(
-        folder,
-        mesh_socket(folder),
+    return _run(
         broker=[*options, *binds, *["--insecure"] * insecure],
-        node=[*options, *node_options(workers, cpus, gpus, memory, label, preload, name)],
+        node=[*options, *node_options(workers, cpus, gpus, memory, label, preload, allow, name)],
         environment=logging_environment(log_level, log_json),
         drain=drain,
         within=within,
         quiet=quiet,
     )
-    mesh = Foreground(plan)
+
+
+def _run(**how: Any) -> int:
+    """Run the mesh that ``how`` describes, as the fields of a plan, to its end; return the exit code."""
+    from omnibus.commands.foreground import Foreground, Plan, refuse_second
+    from omnibus.rundir import RUN_FILE, run_dir
+
+    folder = run_dir()
+    refuse_second(folder / RUN_FILE)
+    mesh = Foreground(Plan(folder, mesh_socket(folder), **how))
     try:
         addresses = mesh.start()
         print(f"ready {addresses[0]}", flush=True)

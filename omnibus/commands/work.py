@@ -7,9 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Final
-
-import typer
+from typing import TYPE_CHECKING, Any, Final
 
 from omnibus.commands.base import (
     FAILED,
@@ -26,6 +24,28 @@ from omnibus.commands.base import (
     say,
 )
 from omnibus.commands.values import close_to, for_people, keywords, parse_all, plain
+from omnibus.commands.workoptions import (
+    ActorArgument,
+    ArgumentsArgument,
+    CpusOption,
+    DetachOption,
+    FunctionArgument,
+    GpusOption,
+    KeywordOption,
+    LabelOption,
+    MemoryOption,
+    MethodArgument,
+    NameOption,
+    PriorityOption,
+    RetriesOption,
+    StreamOption,
+    TaskArgument,
+    TimeoutOption,
+    TracebackOption,
+    TtlOption,
+    UntilOption,
+    WaitOption,
+)
 from omnibus.errors import BusClosed, NotFound, OmnibusError, RemoteError, TaskError, Unreachable, UsageError
 
 if TYPE_CHECKING:
@@ -33,89 +53,25 @@ if TYPE_CHECKING:
 
 __all__ = ["call", "fetch", "submit"]
 
-_HOW: Final = "How it is run"
 _ENDS: Final = {"TaskTimeout": "failed", "Cancelled": "cancelled", "Expired": "expired", "DeadLetter": "dead"}
 _ASK_AGAIN: Final = 0.2
 
-ArgumentsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="JSON", help="Its arguments, each as JSON: 3, '\"text\"', '[1, 2]'.", show_default=False
-    ),
-]
-KeywordOption = Annotated[
-    list[str] | None,
-    typer.Option("--kw", "-k", metavar="NAME=JSON", help="An argument by its name. Repeatable."),
-]
-TracebackOption = Annotated[
-    bool, typer.Option("--traceback", help="Show the remote traceback of an error too.")
-]
-PriorityOption = Annotated[
-    int, typer.Option("--priority", "-p", metavar="N", help="Its lane: higher first.", rich_help_panel=_HOW)
-]
-TimeoutOption = Annotated[
-    float | None,
-    typer.Option(metavar="S", help="Seconds that it may run.", rich_help_panel=_HOW, show_default="no bound"),
-]
-TtlOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="S",
-        help="Seconds that it may wait in its lane.",
-        rich_help_panel=_HOW,
-        show_default="no bound",
-    ),
-]
-
 
 def submit(
-    function: Annotated[
-        str, typer.Argument(metavar="MODULE:FUNCTION", help="What to run, as the workers can import it.")
-    ],
+    function: FunctionArgument,
     arguments: ArgumentsArgument = None,
     kw: KeywordOption = None,
-    detach: Annotated[
-        bool,
-        typer.Option("--detach", "-d", help="Print the task's id and leave; its result is kept for an hour."),
-    ] = False,
-    wait: Annotated[
-        bool | None,
-        typer.Option(
-            "--wait/--no-wait",
-            help="Wait for the result, or not; --no-wait means --detach.",
-            show_default="wait unless detached",
-        ),
-    ] = None,
+    detach: DetachOption = False,
+    wait: WaitOption = None,
     priority: PriorityOption = 0,
-    retries: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Lost attempts that are made good.",
-            rich_help_panel=_HOW,
-            show_default="3",
-        ),
-    ] = None,
+    retries: RetriesOption = None,
     timeout: TimeoutOption = None,
     ttl: TtlOption = None,
-    cpus: Annotated[float, typer.Option(metavar="C", help="CPUs that it needs.", rich_help_panel=_HOW)] = 1,
-    gpus: Annotated[
-        float, typer.Option(metavar="G", help="GPUs that it needs, or a share of one.", rich_help_panel=_HOW)
-    ] = 0,
-    memory: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Memory that it needs, such as 2G.", rich_help_panel=_HOW),
-    ] = None,
-    label: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE", help="A property that its node must have. Repeatable.", rich_help_panel=_HOW
-        ),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="For logs and status.", rich_help_panel=_HOW)
-    ] = None,
+    cpus: CpusOption = 1,
+    gpus: GpusOption = 0,
+    memory: MemoryOption = None,
+    label: LabelOption = None,
+    name: NameOption = None,
     traceback: TracebackOption = False,
     json: JsonOption = False,
     address: AddressOption = None,
@@ -141,35 +97,32 @@ def submit(
     ship(function, code=False)  # its name is looked at before anything is asked
     values, named = parse_all(arguments), keywords(kw)
     waits = not detach if wait is None else wait
-    given: dict[str, Any] = {
+    detached = detach or not waits
+    options: dict[str, Any] = {
         "priority": priority,
         "retries": retries,
         "timeout": timeout,
         "ttl": ttl,
         "cpus": cpus,
+        "gpus": gpus,
     }
-    given |= {"gpus": gpus, "memory": _bytes(memory), "labels": _labels(label), "name": name}
-    detached = detach or not waits
-    options = {key: value for key, value in given.items() if value is not None} | {"detached": detached}
+    options |= {"memory": _bytes(memory), "labels": _labels(label), "name": name, "detached": detached}
+    options = {key: value for key, value in options.items() if value is not None}
     with open_bus(address, insecure, within) as bus:
         future: Any = bus.options(**options).submit(function, *values, **named)
         task = bus.task_id(future)
-        if not waits:
-            ask_status(bus, within)  # answered behind the task: it is accepted by now, or was refused
-            if not future.done() or future.exception() is None:
-                print_json({"task": task, "state": "submitted"}) if json else print(task)
-                return OK
+        if not waits and _is_accepted(bus, future, within):
+            print_json({"task": task, "state": "submitted"}) if json else print(task)
+            return OK
         return _finish("submit", future, task, json=json, traceback=traceback, leave=detached)
 
 
 def call(
-    actor: Annotated[str, typer.Argument(metavar="ACTOR", help="The actor's name.")],
-    method: Annotated[str, typer.Argument(metavar="METHOD", help="The method that takes the message.")],
+    actor: ActorArgument,
+    method: MethodArgument,
     arguments: ArgumentsArgument = None,
     kw: KeywordOption = None,
-    stream: Annotated[
-        bool, typer.Option("--stream", "-s", help="The method is a generator: print each value as it comes.")
-    ] = False,
+    stream: StreamOption = False,
     priority: PriorityOption = 0,
     timeout: TimeoutOption = None,
     ttl: TtlOption = None,
@@ -209,10 +162,8 @@ def call(
 
 
 def fetch(
-    task: Annotated[
-        str, typer.Argument(metavar="TASK", help="The id that `omnibus submit --detach` printed.")
-    ],
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until it has ended.")] = False,
+    task: TaskArgument,
+    wait: UntilOption = False,
     traceback: TracebackOption = False,
     json: JsonOption = False,
     address: AddressOption = None,
@@ -272,6 +223,12 @@ def _check_actor(bus: Bus, name: str, within: float) -> None:
 
 
 # ---------------------------------------------------------------------- ends
+
+
+def _is_accepted(bus: Bus, future: Any, within: float) -> bool:
+    """Return whether the broker has taken a task, however that goes on, or has gone already."""
+    ask_status(bus, within)  # the answer comes behind a refusal
+    return not future.done() or isinstance(future.exception(), TaskError | None)
 
 
 def _finish(

@@ -441,7 +441,7 @@ def note(record: Record, blobs: list[bytes], expected: list[Record], kinds: dict
             expected.append([about, kinds[head[0]], head[1], head[2], body, blobs])
         case Verb.SPAWN:
             expected.append([about, kinds[0], 0, 1, body, blobs])
-        case Verb.CANCEL:
+        case Verb.CANCEL | Verb.REVOKE:
             expected[:] = [job for job in expected if job[0] != about]
 
 

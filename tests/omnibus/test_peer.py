@@ -291,6 +291,14 @@ def test_an_error_ends_the_request_that_it_names() -> None:
     assert peer.failure is None
 
 
+def test_a_complaint_about_a_kind_is_none_about_the_request_of_that_number() -> None:
+    peer = ready()
+    ending = ask(peer, 3)
+    head = {"error": "ProtocolError", "message": "no labels", "verb": int(Verb.DEFINE), "again": False}
+    tell(peer, [Verb.ERROR, 3, head, None, 0], [Verb.RESULT, 3, None, b"\x05", 0])
+    assert ending.ends == [5]
+
+
 def test_answers_that_nobody_waits_for_are_ignored() -> None:
     peer = ready()
     tell(

@@ -34,10 +34,14 @@ LAYERS: dict[int, str] = {
     3: """
         omnibus.aio  omnibus.aiodriver  omnibus.aiostreams  omnibus.bus  omnibus.driver  omnibus.embedded
         omnibus.face  omnibus.refs
-        omnibus.brokers.actors  omnibus.brokers.clients  omnibus.brokers.dispatch  omnibus.brokers.ends
-        omnibus.brokers.kinds  omnibus.brokers.lanes  omnibus.brokers.ledger  omnibus.brokers.nodes
-        omnibus.brokers.peers  omnibus.brokers.placement  omnibus.brokers.pools  omnibus.brokers.state
-        omnibus.brokers.status  omnibus.brokers.tasks  omnibus.brokers.topics  omnibus.brokers.workers
+        omnibus.brokers.actors  omnibus.brokers.catalog  omnibus.brokers.clients  omnibus.brokers.dispatch
+        omnibus.brokers.ends  omnibus.brokers.events  omnibus.brokers.hello  omnibus.brokers.invariants
+        omnibus.brokers.kinds  omnibus.brokers.lanes  omnibus.brokers.ledger  omnibus.brokers.lending
+        omnibus.brokers.losses  omnibus.brokers.nodes  omnibus.brokers.numbers  omnibus.brokers.peers
+        omnibus.brokers.placement  omnibus.brokers.pools  omnibus.brokers.publishing  omnibus.brokers.reading
+        omnibus.brokers.recall  omnibus.brokers.sessions  omnibus.brokers.sharing  omnibus.brokers.shelf
+        omnibus.brokers.state  omnibus.brokers.status  omnibus.brokers.tasks  omnibus.brokers.topics
+        omnibus.brokers.waiting  omnibus.brokers.workers
     """,
     4: """
         omnibus.brokers.core
@@ -59,6 +63,7 @@ LAYERS: dict[int, str] = {
         omnibus  omnibus.cli  omnibus.demo  omnibus.demo_run  omnibus.demo_work
         omnibus.commands  omnibus.commands.audit  omnibus.commands.base  omnibus.commands.checks
         omnibus.commands.doctor  omnibus.commands.extras  omnibus.commands.foreground  omnibus.commands.lines
+        omnibus.commands.meshoptions  omnibus.commands.workoptions
         omnibus.commands.output  omnibus.commands.processes  omnibus.commands.status  omnibus.commands.tables
         omnibus.commands.top  omnibus.commands.up  omnibus.commands.values  omnibus.commands.work
     """,
@@ -67,11 +72,14 @@ LAYERS: dict[int, str] = {
 
 PURE = _names("""
     omnibus.channel  omnibus.options  omnibus.payload  omnibus.peer  omnibus.protocol  omnibus.values
-    omnibus.brokers.actors  omnibus.brokers.clients  omnibus.brokers.core  omnibus.brokers.dispatch
-    omnibus.brokers.ends  omnibus.brokers.kinds  omnibus.brokers.lanes  omnibus.brokers.ledger
-    omnibus.brokers.nodes  omnibus.brokers.peers  omnibus.brokers.placement  omnibus.brokers.pools
-    omnibus.brokers.state  omnibus.brokers.status  omnibus.brokers.tasks  omnibus.brokers.topics
-    omnibus.brokers.workers
+    omnibus.brokers.actors  omnibus.brokers.catalog  omnibus.brokers.clients  omnibus.brokers.core
+    omnibus.brokers.dispatch  omnibus.brokers.ends  omnibus.brokers.events  omnibus.brokers.hello
+    omnibus.brokers.invariants  omnibus.brokers.kinds  omnibus.brokers.lanes  omnibus.brokers.ledger
+    omnibus.brokers.lending  omnibus.brokers.losses  omnibus.brokers.nodes  omnibus.brokers.numbers
+    omnibus.brokers.peers  omnibus.brokers.placement  omnibus.brokers.pools  omnibus.brokers.publishing
+    omnibus.brokers.reading  omnibus.brokers.recall  omnibus.brokers.sessions  omnibus.brokers.sharing
+    omnibus.brokers.shelf  omnibus.brokers.state  omnibus.brokers.status  omnibus.brokers.tasks
+    omnibus.brokers.topics  omnibus.brokers.waiting  omnibus.brokers.workers
     omnibus.actors.attempts  omnibus.actors.children  omnibus.actors.commands  omnibus.actors.config
     omnibus.actors.inbox
     omnibus.actors.nodecore  omnibus.actors.nodelink  omnibus.actors.orders  omnibus.actors.restart
@@ -94,8 +102,9 @@ SHELLS = _names("""
 
 FACES = _names("""
     omnibus.cli  omnibus.demo
-    omnibus.commands.base  omnibus.commands.extras  omnibus.commands.output  omnibus.commands.processes
-    omnibus.commands.status  omnibus.commands.tables  omnibus.commands.top  omnibus.commands.up
-    omnibus.commands.work
+    omnibus.commands.base  omnibus.commands.audit  omnibus.commands.doctor  omnibus.commands.extras
+    omnibus.commands.foreground  omnibus.commands.meshoptions  omnibus.commands.output
+    omnibus.commands.processes  omnibus.commands.status  omnibus.commands.tables  omnibus.commands.top
+    omnibus.commands.up  omnibus.commands.work  omnibus.commands.workoptions
 """)
 """What people start, and nothing else imports: these may load the command line's libraries."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-__all__ = ["OMNIBUS", "Running", "environment", "mesh", "omnibus", "start"]
+__all__ = ["OMNIBUS", "PATIENCE", "Lines", "Running", "environment", "interruptible", "mesh", "omnibus", "start"]
 
 OMNIBUS = [sys.executable, "-m", "omnibus.cli"]
 PATIENCE = 30.0
@@ -87,9 +87,10 @@ class Lines:
         return line
 
     def finish(self) -> None:
-        """Wait for the end of the stream."""
+        """Wait for the end of the stream, and close it."""
         self._thread.join(PATIENCE)
         assert self._ended, "the stream is still open: somebody holds it"
+        self._stream.close()
 
 
 class Running:
@@ -115,13 +116,25 @@ class Running:
 
 
 @contextlib.contextmanager
-def start(run_dir: Path, *arguments: str, cwd: Path | None = None, **more: str) -> Iterator[Running]:
-    """Give a command that runs; kill it at last."""
-    # A background job of a shell ignores SIGINT, and its children would too.
+def interruptible() -> Iterator[None]:
+    """Have processes that are started in the block heed SIGINT, also where this one ignores it.
+
+    A background job of a shell ignores it, and its children would too.
+    """
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     if ignored:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
+        yield
+    finally:
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def start(run_dir: Path, *arguments: str, cwd: Path | None = None, **more: str) -> Iterator[Running]:
+    """Give a command that runs; kill it at last."""
+    with interruptible():
         process = subprocess.Popen(
             [*OMNIBUS, *arguments],
             env=environment(run_dir, PYTHONUNBUFFERED="1", **more),
@@ -131,9 +144,6 @@ def start(run_dir: Path, *arguments: str, cwd: Path | None = None, **more: str) 
             stderr=subprocess.PIPE,
             text=True,
         )
-    finally:
-        if ignored:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
     with process:
         try:
             yield Running(process)

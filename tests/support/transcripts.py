@@ -172,7 +172,11 @@ class Bindings:
         if isinstance(value, list):
             return [self._invent(item) for item in value]
         if isinstance(value, dict) and not any(key.startswith("$") for key in value):
-            return {key: self._invent(item) for key, item in value.items() if key != "..."}
+            return {
+                key: "any" if key == "message" and item.startswith("$") else self._invent(item)
+                for key, item in value.items()
+                if key != "..."
+            }
         return plain(value)
 
     def check(self, expected: list[Any], record: Record, blobs: list[bytes], where: str) -> None:
