@@ -51,7 +51,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--insecure", action="store_true", help="reach a tcp broker without a key")
     add("--owner", type=int, metavar="PID", help="end with this process")
     add("--name", metavar="NAME", help="the node's name (default: the host's)")
-    add("--allow", action="append", default=[], metavar="PKG", help="functions of PKG may be called by name; repeatable")
+    add("--allow", action="append", default=[], metavar="PKG", help="functions of PKG may be named; repeatable")
     add("--preload", action="append", default=[], metavar="MOD", help="load this module once, for all; repeatable")
     add("--grace", type=float, default=5.0, metavar="S", help="seconds that a child may take to stop")
     add("--broker-grace", type=float, metavar="S", help="seconds to live on without a broker (default: 30; 2 if owned)")

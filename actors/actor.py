@@ -10,9 +10,10 @@ __all__ = ["Actor"]
 class Actor:
     """An actor: an object that lives in its own process and whose public methods are its messages.
 
-    Messages are handled one at a time, in the order in which each sender sent them, so a method may change ``self`` without locks. A method may be
-    a coroutine function (nothing interleaves at its ``await``), a generator (a stream), or an async generator. Names that begin with an underscore
-    are private. The base class is a convenience: any class can be spawned, and whichever of these methods it has are called.
+    Messages are handled one at a time, in the order in which each sender sent them, so a method may change ``self``
+    without locks. A method may be a coroutine function (nothing interleaves at its ``await``), a generator (a
+    stream), or an async generator. Names that begin with an underscore are private. The base class is a convenience:
+    any class can be spawned, and whichever of these methods it has are called.
 
     ::
 
@@ -26,7 +27,10 @@ class Actor:
     """
 
     def setup(self) -> Any:
-        """Prepare, in the actor's own process, before its first message. What it raises reaches the spawner as ``SetupFailed``."""
+        """Prepare, in the actor's own process, before its first message.
+
+        What it raises reaches the spawner as ``SetupFailed``.
+        """
 
     def teardown(self) -> Any:
         """Clean up, after the last message, when the actor is stopped in good order."""

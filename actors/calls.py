@@ -1,14 +1,15 @@
-"""What the jobs of one process call: functions by name or by value, the methods of its actor, and the actor's making."""
+"""What the jobs of one process call: functions by name or value, the methods of its actor, and its making."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from omnibus.errors import NotFound, SetupFailed
-from omnibus.functions import load
+from omnibus.functions import allowed, load
 
 from .inbox import Work
 
@@ -38,7 +39,7 @@ class Calls:
         source = work.head.get("fn") or work.head.get("cls") or work.code
         if source is None:
             raise SetupFailed("the code of this function did not come along; submit it again over a new bus")
-        return load(source, code=self._code)
+        return load(source, code=self._code, allow=() if self._code else allowed(os.environ))
 
     def _same(self, work: Work) -> Callable[..., Any] | None:
         """Return the same code that was loaded for another kind, so that its globals are there once."""

@@ -76,7 +76,7 @@ class Process:
             self._poll.register(descriptor(watch.monitor), select.POLLIN)
 
     def on_term(self, signum: int, frame: Any) -> None:
-        """End the attempt that the supervisor wants to end; otherwise stop: at once when idle, else after the attempt."""
+        """End the attempt that the supervisor wants to end; otherwise stop: at once if idle, else after the attempt."""
         if self._runner.interrupt():
             return
         again, self._inbox.stopping = self._inbox.stopping, True
@@ -138,7 +138,7 @@ class Process:
     # ------------------------------------------------------------------ actors with coroutines
 
     def _needs_loop(self) -> bool:
-        """Say whether the actor that is to be made has coroutines; one that cannot be loaded says why when it is made."""
+        """Say whether the actor to be made has coroutines; one that cannot be loaded says why when it is made."""
         work = self._inbox.queue[0].work
         if work.head.get("concurrency", 1) != 1:
             return True

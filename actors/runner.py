@@ -5,9 +5,9 @@ calls are quick; a call that is not known to be quick finds nothing unsent befor
 
 **One answer for each attempt.** A signal may end an attempt by an :class:`Abort` between any two instructions, also
 while its result is put into words. So the word ``inside`` says when: it names the attempt while an ``Abort`` may be
-raised, it is cleared by whoever raises one (there is no second), and an answer is queued only once it is clear. A signal
-that comes for an attempt whose ``inside`` is not set yet, or not set for now because the mesh's own code runs, leaves
-its wish in ``missed``.
+raised, it is cleared by whoever raises one (there is no second), and an answer is queued only once it is clear. A
+signal that comes for an attempt whose ``inside`` is not set yet, or not set for now because the mesh's own code runs,
+leaves its wish in ``missed``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .inbox import STREAM_CREDIT, Inbox, Job
 __all__ = ["ENCODING", "LATER", "QUICK", "RUNNING", "Runner"]
 
 QUICK: Final = 200_000
-"""Nanoseconds: what results may wait for each other, and what a call may take and still be begun with results unsent."""
+"""Nanoseconds: what results may wait for each other, and what a call begun with results unsent may take."""
 LATER: Final = object()
 """Stands for a value that is not there yet: its answer is somebody else's to queue."""
 _SPECIAL: Final = frozenset({CoroutineType, GeneratorType, AsyncGeneratorType})
@@ -175,7 +175,7 @@ class Runner:
     # ------------------------------------------------------------------ being ended
 
     def interrupt(self) -> bool:
-        """Take a signal, in its handler: return whether it was meant for an attempt, or end that by an :class:`Abort`."""
+        """Take a signal, in its handler: say whether it was meant for an attempt, or end that by an ``Abort``."""
         page = self._page
         if page is None:
             return False
@@ -244,7 +244,7 @@ class Runner:
         limits = self.inbox.welcome.get("limits") or {}
         most, size = limits.get("blobs", _LIMITS.blobs), limits.get("message_bytes", _LIMITS.message_bytes)
         if len(buffers) >= most:
-            raise CapacityExceeded(f"{len(buffers)} large parts, and a message holds {most}: send fewer, or a stream of them")
+            raise CapacityExceeded(f"{len(buffers)} large parts, and a message holds {most}: send fewer, or a stream")
         largest = max(memoryview(buffer).nbytes for buffer in buffers)
         if largest > size:
             raise CapacityExceeded(f"a part of {largest} bytes, and a message holds {size}: send it in parts")

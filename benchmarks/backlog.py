@@ -16,7 +16,7 @@ from typing import Any
 import omnibus
 from benchmarks.common import Result, interleave, run_one, versus
 from benchmarks.gates import Gate, unfinished
-from benchmarks.processes import alone, script, serve
+from benchmarks.processes import alone, eventually, script, serve
 from benchmarks.work import noop
 
 __all__ = ["measure"]
@@ -50,8 +50,10 @@ class Loop:
             futures.append(submit(noop, number))
 
     def depth(self, _: str) -> int:
-        """Return how many tasks the broker holds now, the gate not among them."""
-        return unfinished(self._bus) - 1
+        """Wait until the broker holds all tasks, and return how many it holds, the gate not among them."""
+        full = len(self._futures)
+        with omnibus.connect(self._bus.address) as other:  # this one's window may be full
+            return int(eventually(lambda: (held := unfinished(other) - 1) >= full and held, f"{full} tasks are queued"))
 
     def release(self) -> None:
         """Let the worker go."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
 import platform
+import signal
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -171,16 +174,34 @@ def _parser(prog: str) -> argparse.ArgumentParser:
 def _run(measures: dict[str, Measure], options: argparse.Namespace) -> int:
     about = machine()
     results: list[Result] = []
-    for name, measure in measures.items():
-        if not options.json:
-            print(f"{name} …", file=sys.stderr, flush=True)
-        results += measure(options.quick)
+    with _orderly():
+        for name, measure in measures.items():
+            if not options.json:
+                print(f"{name} …", file=sys.stderr, flush=True)
+            results += measure(options.quick)
     if options.json:
         found = [result.as_dict() for result in results]
         print(json.dumps({"machine": about, "quick": options.quick, "results": found}, indent=1))
     else:
         show(results, about, quick=options.quick)
     return 0
+
+
+@contextlib.contextmanager
+def _orderly() -> Iterator[None]:
+    """Have SIGTERM end this program as an exception does, so that the processes that it started end too."""
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def show(results: Sequence[Result], about: dict[str, Any], *, quick: bool) -> None:

@@ -101,7 +101,7 @@ class AsyncDriver:
         self._welcomed.set()
 
     async def sync(self, future: asyncio.Future[Any], seq: int, timeout: float) -> None:
-        """Wait until all that the broker had to say up to now has arrived; ``future`` takes the answer to PING ``seq``."""
+        """Wait until all that the broker had to say up to now has arrived; ``future`` takes the answer."""
         self.peer.pending[seq] = future  # type: ignore[assignment]
         self.peer.out.append([Verb.PING, seq, None, None, 0])
         self.submitted()

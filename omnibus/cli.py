@@ -31,7 +31,6 @@ _ClickError: type[Exception] = typer.BadParameter.__mro__[
 
 app = typer.Typer(
     name="omnibus",
-    no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     epilog=_EPILOG,
@@ -95,12 +94,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in arguments if not word.startswith("-")), "")
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "always", RuntimeWarning
-        )  # ours, such as that of a run file of a mesh that is gone
+        # Ours, such as that of the run file of a mesh that is gone.
+        warnings.simplefilter("always", RuntimeWarning)
         warnings.showwarning = lambda message, *_, **__: base.say(command, f"warning: {message}")
         try:
-            return int(app(arguments, prog_name="omnibus", standalone_mode=False) or OK)
+            code = int(app(arguments or ["--help"], prog_name="omnibus", standalone_mode=False) or OK)
+            return code if arguments else USAGE
         except OmnibusError as error:
             base.say(command, base.one_line(error))
             return base.exit_code(error)
@@ -122,8 +121,6 @@ def _say_usage(command: str, error: Any) -> int:
     """Say what is wrong with a command line, and where to read more."""
     known = command if command in {each.__name__ for group in _COMMANDS.values() for each in group} else ""
     text = " ".join(error.format_message().split()).removesuffix(".")
-    if not text:  # no command at all, for which the help was printed
-        return USAGE
     base.say(known, f"{text}; see `omnibus {known + ' ' if known else ''}--help`")
     return int(getattr(error, "exit_code", USAGE))
 

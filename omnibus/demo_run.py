@@ -39,7 +39,7 @@ class Plan:
     """How much to do. ``copies``: how often each image is seen in a round, moved a little each time."""
 
     seed: int = 0
-    rounds: int = 60
+    rounds: int = 45
     shards: int = 24
     copies: int = 2
     rate: float = 0.01

@@ -101,7 +101,8 @@ class Network:
 
     def step(self) -> None:
         self.now += 0.01
-        acts = [self.submit, self.client_sends, self.client_takes, self.broker_takes, self.broker_turns, self.worker_works]
+        ours = [self.submit, self.client_sends, self.client_takes]
+        acts = [*ours, self.broker_takes, self.broker_turns, self.worker_works]
         if self.dice.random() < 0.02:
             self.link_breaks()
         else:

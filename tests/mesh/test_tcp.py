@@ -52,7 +52,7 @@ def test_without_a_key_nothing_is_unpickled(open_to_all: Target) -> None:
         assert bus.submit("math:factorial", 5).result(20) == 120
         with pytest.raises(omnibus.Unauthorized, match="os:system"):
             bus.submit("os:system", "true").result(20)
-        with pytest.raises(omnibus.NotPicklable, match="by name|module:function"):
+        with pytest.raises(omnibus.NotPicklable, match="cannot be imported by a name"):
             bus.submit(lambda: 1)
         array = np.ones((300, 300))
         assert np.array_equal(bus.submit("numpy:transpose", array).result(20), array)

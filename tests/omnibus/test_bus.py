@@ -279,7 +279,7 @@ def test_a_stream_to_its_end_and_left_early(bus: Bus) -> None:
 
 def test_what_an_actor_cannot_do(bus: Bus) -> None:
     ref = bus.spawn(Counter)
-    with pytest.raises(omnibus.NotFound, match="has no message 'fly'.*add"):
+    with pytest.raises(omnibus.NotFound, match=r"has no message 'fly'.*add"):
         ref.ask("fly").result(10)
     with pytest.raises(omnibus.NotFound):
         ref.ask("_private").result(10)
@@ -338,7 +338,7 @@ def test_closing_ends_what_is_unfinished(bus: Bus) -> None:
     for future in futures:
         with pytest.raises(omnibus.BusClosed):
             future.result(1)
-    eventually(lambda: bus.status()["tasks"]["running"] == 0, timeout=10, what="the tasks of a session that ended are gone")
+    eventually(lambda: bus.status()["tasks"]["running"] == 0, timeout=10, what="the tasks of an ended session are gone")
 
 
 def test_a_wrong_address_times_out_and_names_it(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ def test_defaults_send_nothing() -> None:
 
 
 def test_what_differs_is_sent() -> None:
-    options = Options.make({"priority": 5, "retries": 0, "timeout": 1.5, "labels": {"zone": "b", "arch": "x"}, "detached": True})
+    labels = {"zone": "b", "arch": "x"}
+    options = Options.make({"priority": 5, "retries": 0, "timeout": 1.5, "labels": labels, "detached": True})
     assert options.wire() == {
         "priority": 5,
         "retries": 0,
@@ -24,7 +25,8 @@ def test_what_differs_is_sent() -> None:
 
 
 def test_equal_options_are_one_key() -> None:
-    assert Options.make({"gpus": 1, "labels": {"a": "1", "b": "2"}}) == Options.make({"labels": {"b": "2", "a": "1"}, "gpus": 1})
+    one = Options.make({"gpus": 1, "labels": {"a": "1", "b": "2"}})
+    assert one == Options.make({"labels": {"b": "2", "a": "1"}, "gpus": 1})
     assert len({Options.make({"name": "x"}), Options.make({"name": "x"})}) == 1
 
 
@@ -35,7 +37,7 @@ def test_what_is_not_implemented_is_refused(name: str) -> None:
 
 
 def test_an_unknown_option_names_the_known() -> None:
-    with pytest.raises(UsageError, match="'prio' is not an option; the options are .*priority"):
+    with pytest.raises(UsageError, match=r"'prio' is not an option; the options are .*priority"):
         Options.make({"prio": 1})
 
 

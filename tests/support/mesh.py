@@ -19,7 +19,7 @@ __all__ = ["started_mesh"]
 def started_mesh(
     folder: Path, *binds: str, workers: int = 1, insecure: bool = False, node: tuple[str, ...] = ()
 ) -> Iterator[Target]:
-    """Start a broker with these binds and a node in the run directory ``folder``; yield where the run file says it is."""
+    """Start a broker with these binds and a node, in the run directory ``folder``; yield what its run file says."""
     folder.chmod(0o700)
     environment = {**mesh_environment(), "OMNIBUS_RUN_DIR": str(folder)}
     run_file = run_file_path({"OMNIBUS_RUN_DIR": str(folder)})
@@ -33,7 +33,8 @@ def started_mesh(
         launcher.wait_ready(handle, 10)
         target = resolve(None, {"OMNIBUS_RUN_DIR": str(folder)})
         assert target is not None
-        command = [*interpreter(), "omnibus.actors", "node", "--workers", str(workers), "--owner", str(os.getpid()), *node]
+        owner = ["--owner", str(os.getpid())]
+        command = [*interpreter(), "omnibus.actors", "node", "--workers", str(workers), *owner, *node]
         handle = launcher.submit(command, name="node", env=environment | dict(target.environment()), ready=True)
         launcher.wait_ready(handle, 10)
         yield target
