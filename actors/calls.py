@@ -22,7 +22,7 @@ class Calls:
     def __init__(self, works: Mapping[int, Work], *, code: bool) -> None:
         self.actor: Any = None
         self._works = works
-        self._code = code
+        self.code = code
 
     def find(self, work: Work) -> Callable[..., Any]:
         """Return what ``work`` calls, and keep it there.
@@ -39,7 +39,7 @@ class Calls:
         source = work.head.get("fn") or work.head.get("cls") or work.code
         if source is None:
             raise SetupFailed("the code of this function did not come along; submit it again over a new bus")
-        return load(source, code=self._code, allow=() if self._code else allowed(os.environ))
+        return load(source, code=self.code, allow=allowed(os.environ))
 
     def _same(self, work: Work) -> Callable[..., Any] | None:
         """Return the same code that was loaded for another kind, so that its globals are there once."""

@@ -86,6 +86,7 @@ class Inbox:
         self.active: Collection[int] = ()
         self.ready = False
         self.stopping = False
+        self.on_restricted: Callable[[], None] | None = None
         self.parted = False
         self.refusal: dict[str, Any] | None = None
         self.welcome: dict[str, Any] = {}
@@ -163,6 +164,8 @@ class Inbox:
             self._channel = None
         self.welcome = head
         self.ready = True
+        if head.get("code") is False and self.on_restricted is not None:
+            self.on_restricted()
 
     def _start_over(self) -> None:
         """Drop what a broker told that knows nothing of this session any more; what it does not know is over."""

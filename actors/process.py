@@ -155,7 +155,15 @@ class Process:
             self._runner = runner
 
         try:
-            run_child(self._inbox, self._socket, self._page, adopt, code=self._code, watch=self._watch)
+            run_child(
+                self._inbox,
+                self._socket,
+                self._page,
+                adopt,
+                code=self._code,
+                watch=self._watch,
+                before=_flush_output,
+            )
         except SystemExit as leaving:
             return self._end(leaving.code)
         return self._end(self._refused())

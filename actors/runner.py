@@ -13,6 +13,7 @@ leaves its wish in ``missed``.
 from __future__ import annotations
 
 import os
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -72,12 +73,18 @@ class Runner:
         self._wait = wait
         self._page = page
         self._code = code
+        inbox.on_restricted = self.restrict
         self._flushed = 0
         self._missed = -1
         self._aborted = -1
         self._loop: Any = None
         self._awaited: Any = None
+        self._thread = threading.get_ident()
         self._wanted: Callable[[int], bool] = self._is_unwanted if page is None else page.cancelled
+
+    def restrict(self) -> None:
+        """Load no more code by value: the broker says that strangers may send some."""
+        self._code = self.calls.code = False
 
     def run_queued(self) -> None:
         """Run what is queued, answering as it goes.
@@ -113,7 +120,7 @@ class Runner:
         page = self._page
         inbox = self.inbox
         if inbox.cancelled:
-            inbox.cancelled.clear()  # of those, none is running and none waits
+            self._heed()
         if page is not None and not page.begin(aid):
             inbox.fail(aid, *revoked("it was recalled before it began"))
             return
@@ -209,23 +216,32 @@ class Runner:
         if task is not None:
             self._loop.call_soon_threadsafe(task.cancel)
 
+    def _heed(self) -> None:
+        """Forget whose end was asked for: none of these waits, and none of these runs."""
+        self.inbox.cancelled.clear()
+
     def _is_unwanted(self, aid: int) -> bool:
-        """Say whether ``aid`` should end, where there is no page that could say so."""
+        """Say whether ``aid`` should end, where there is no page that could say so: what came says it."""
+        if threading.get_ident() == self._thread:
+            self._receive()
         return aid in self.inbox.cancelled
+
+    def _reason(self, aid: int) -> str:
+        """Return why ``aid`` should end."""
+        return "cancel" if self._page is None else self._page.reason
 
     # ------------------------------------------------------------------ what went wrong
 
     def _ending(self, job: Job, error: BaseException, stage: int) -> Ending:
         """Return how an attempt ends that raised ``error``."""
-        page = self._page
-        if self._aborted == job.aid and page is not None:
-            return aborted(page.reason, job.work.timeout)  # whatever the user's code made of the Abort
+        if self._aborted == job.aid:
+            return aborted(self._reason(job.aid), job.work.timeout)  # whatever the user's code made of the Abort
         if isinstance(error, Fault):
             return of_mesh(error.error)
         if isinstance(error, OmnibusError) and stage != RUNNING:
             return of_mesh(error, self._where(job, stage))
         if is_surrender(error) and self._wanted(job.aid):
-            return aborted(page.reason if page is not None else "cancel", job.work.timeout)
+            return aborted(self._reason(job.aid), job.work.timeout)
         setup = self._actor_name(job) if job.setup else ""
         return of_user(_from_user(error), code=self._code, setup=setup)
 

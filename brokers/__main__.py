@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import logging
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from omnibus import logs
 from omnibus.address import KEY_VARIABLE, MeshKey, parse_address
 from omnibus.errors import OmnibusError
 from omnibus.handshake import PACKAGE_VERSION
@@ -46,14 +46,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--grace", type=float, default=30.0, metavar="S", help="seconds for which a lost session may come back")
     add("--window-tasks", type=int, default=_LIMITS.window_tasks, metavar="N", help="a client's open tasks in a lane")
     add("--window-bytes", type=int, default=_LIMITS.window_bytes, metavar="N", help="their bytes")
-    add("--log-level", default="WARNING", metavar="LEVEL")
+    add("--log-level", metavar="LEVEL", help="debug, info, warning (the default) or error")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM, SIGINT or the owner's end; return the exit status."""
     options = parse(sys.argv[1:] if argv is None else argv)
-    logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logs.install(options.log_level)
     try:
         return _serve(options)
     except OmnibusError as error:
@@ -70,7 +70,9 @@ def _serve(options: argparse.Namespace) -> int:
     authenticator = Authenticator(context, [key.public]) if key is not None else None
     endpoints = bind_all(router, options.bind, key=key, insecure=options.insecure)
     limits = Limits(window_tasks=options.window_tasks, window_bytes=options.window_bytes)
-    settings = Settings(limits=limits, grace=options.grace, guard=options.guard)
+    # Over an open tcp port anybody may send a pickle, and nobody can tell it from a friend's: so none is loaded at all.
+    keyless = key is None and any(parse_address(text, bind=True).is_tcp for text in options.bind)
+    settings = Settings(limits=limits, code=not keyless, grace=options.grace, guard=options.guard)
     core = Broker(os.urandom(8), time.monotonic(), settings, version=PACKAGE_VERSION)
     addresses = tuple(advertise(endpoint, host_name()) for endpoint in endpoints)
     core.mesh.about = {"address": addresses[0], "pid": os.getpid(), "host": host_name(), "boot": host_key()}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from omnibus.errors import CapacityExceeded, OmnibusError, ProtocolError
+from omnibus.errors import CapacityExceeded, OmnibusError, ProtocolError, Unauthorized
 from omnibus.protocol import Verb, fit
 
 from .kinds import Kind, parse_kind
@@ -70,6 +70,8 @@ def _make(mesh: Mesh, client: Client, head: Any, code: bytes | None) -> Kind:
     kind = parse_kind(mesh.last_kind + 1, client, head, mesh.limits)
     if kind.stream and client.requests is not None:
         raise ProtocolError(f"{client} gets one answer for each request, and no stream: use a DEALER")
+    if kind.digest is not None and not mesh.settings.code:
+        raise Unauthorized("no code travels in this mesh, for strangers may connect to it: name a function instead")
     if kind.digest is not None:
         kind.code = _code(client, kind.digest, code)
     window = _window(client, kind.priority)

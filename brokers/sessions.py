@@ -102,6 +102,7 @@ def _welcome(mesh: Mesh, peer: Peer, about: int, version: str, resend: list[list
         "session": peer.session,
         "name": peer.name,
         **mesh.about,
+        **({} if mesh.settings.code else {"code": False}),
         "limits": {name: getattr(limits, name) for name in limits.__slots__},
     }
     route = peer.route

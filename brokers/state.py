@@ -52,12 +52,15 @@ class Settings:
     recalled for an idle one; ``turn``: how long a pool waits for CPUs that another keeps busy before it is its
     turn, and ``switch`` the same where a process must end to make room for one of the waiting pool's.
 
+    Rights: ``code``: whether functions and values may travel as pickles; false where strangers may connect.
+
     Processes: ``settle``: how long the last results of a dead worker are waited for, beyond the turn in which its
     end is told; ``linger``: how long the processes of a shape that nobody uses any more stand by; ``rest``: the
     pause after a process that ended before it came, doubled each time.
     """
 
     limits: Limits = field(default_factory=Limits)
+    code: bool = True
     grace: float = 30.0
     probe: float = 1.0
     idle: float = 600.0

@@ -105,7 +105,10 @@ class AsyncBus(Face[AsyncSubmitter]):
         self._context = make_context()
         socket = make_dealer(self._context, target)
         self._driver = AsyncDriver(self._peer, socket, LinkWatch(socket), target.address)
-        self._default = self._requester(None)
+
+    async def _open(self, timeout: float) -> None:
+        await self._driver.open(timeout)
+        self._begin()
         self.submit = self._default.submit
         self.map = self._default.map
 
@@ -196,7 +199,7 @@ class aconnect:  # noqa: N801  # called like a function: awaited, or entered
             raise not_embedded(self._embedded, target)
         bus = AsyncBus(target, mesh=mesh)
         try:
-            await bus._driver.open(self._timeout)
+            await bus._open(self._timeout)
         except BaseException:
             await bus.close(0)
             raise

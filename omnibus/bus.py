@@ -133,7 +133,7 @@ class Bus(Face[Submitter]):
             self._driver.close(0)
             self._context.term()
             raise
-        self._default = self._requester(None)
+        self._begin()
         self.submit = self._default.submit
         self.map = self._default.map
         _buses.add(self)

@@ -36,6 +36,14 @@ class Face(Generic[S]):
         self._kinds = Kinds(self._peer, code=self._code)
         self._submitters: dict[Options, S] = {}
 
+    def _begin(self) -> None:
+        """Take note of the rights that the broker's welcome gives; to be called before the first request."""
+        if self._peer.welcome.get("code") is False:
+            self._code = False
+            self._peer.restrict()
+            self._kinds = Kinds(self._peer, code=False)
+        self._default = self._requester(None)
+
     @property
     def address(self) -> str:
         """Where the mesh is."""

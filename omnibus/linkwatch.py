@@ -63,7 +63,8 @@ class LinkWatch:
         while self.monitor.poll(0):
             # pyzmq's own parser imports asyncio, a sixth of an idle process; the form is that of zmq_socket_monitor(3).
             numbers, endpoint = self.monitor.recv_multipart()
-            what, why = _explain(*_EVENT.unpack(numbers), self._has_key())
+            number, value = _EVENT.unpack(numbers)
+            what, why = _explain(number, value, self._has_key())
             if what:
                 event = LinkEvent(what, endpoint.decode(errors="replace"), why)
                 found.append(event)

@@ -350,6 +350,10 @@ class ClientPeer:
         self.ready = ready
         return unfinished
 
+    def restrict(self) -> None:
+        """Load no pickle from now on: the broker says that strangers may send some."""
+        self._code = False
+
     def check_invariants(self) -> None:
         """Raise ``AssertionError`` where the counters are off; for tests."""
         for priority, lane in self.lanes.items():

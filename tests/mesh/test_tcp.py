@@ -11,6 +11,8 @@ import pytest
 import omnibus
 from omnibus.address import Target
 from omnibus.bus import Bus
+from omnibus.payload import encode_call
+from omnibus.protocol import Verb
 from tests.support.mesh import started_mesh
 
 
@@ -56,3 +58,19 @@ def test_without_a_key_nothing_is_unpickled(open_to_all: Target) -> None:
             bus.submit(lambda: 1)
         array = np.ones((300, 300))
         assert np.array_equal(bus.submit("numpy:transpose", array).result(20), array)
+
+
+def test_no_pickle_is_loaded_beside_an_open_port(tmp_path: Path) -> None:
+    """Also over ipc: the broker cannot tell whose a pickle is, so in such a mesh nobody's is loaded."""
+    with started_mesh(tmp_path, f"ipc://{tmp_path}/broker", "tcp://127.0.0.1:*", insecure=True) as target:
+        assert target.address.startswith("ipc://")
+        with Bus(target) as bus:
+            with pytest.raises(omnibus.NotPicklable):
+                bus.submit(lambda: 1)
+            with pytest.raises(omnibus.Unauthorized, match="builtins:eval"):
+                bus.submit("builtins:eval", "1").result(20)
+            bus._code = True
+            body, _ = encode_call((Path("x"),), {}, code=True)
+            forged = bus._default._start(Verb.SUBMIT, {"fn": "math:factorial"}, body, ())
+            with pytest.raises(omnibus.Unauthorized):
+                forged.result(20)

@@ -236,7 +236,6 @@ def test_an_insecure_tcp_address_needs_none(home: Path, tmp_path: Path) -> None:
         assert omnibus(tmp_path, "status", "--address", address, "--insecure").returncode == 0
 
 
-@pytest.mark.xfail(strict=False, reason="workers do not look at $OMNIBUS_ALLOW yet")
 def test_functions_may_be_bounded_to_packages(home: Path) -> None:
     with mesh(home, "--workers", "1", "--bind", "tcp://127.0.0.1:*", "--insecure", "--allow", "math") as up:
         address = up.out.wait_for("also tcp://").split()[1]
