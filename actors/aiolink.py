@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from omnibus.errors import OmnibusError, ProtocolError, Unreachable
+from omnibus.errors import ConnectTimeout, OmnibusError, ProtocolError, Unreachable, by_name
 from omnibus.hostid import host_key
 from omnibus.linkwatch import LinkWatch
 from omnibus.protocol import Blob
@@ -161,13 +161,17 @@ class AsyncLink:
     def _look(self) -> None:
         """Tell those who wait for a welcome, or for the end."""
         inbox = self._inbox
-        if self._welcomed is not None and (inbox.ready or inbox.refusal is not None):
+        if self._welcomed is not None and inbox.ready:
             self._welcomed()
-        if inbox.stopping and not self.ended.done():
-            if inbox.parted:
-                self.ended.set_exception(Unreachable("the broker was stopped"))
-            else:
-                self.ended.set_result(None)
+        if not inbox.stopping or self.ended.done():
+            return
+        if inbox.refusal is not None:
+            error = by_name(str(inbox.refusal.get("error")))
+            self.ended.set_exception(error(str(inbox.refusal.get("message"))))
+        elif inbox.parted:
+            self.ended.set_exception(Unreachable("the broker was stopped"))
+        else:
+            self.ended.set_result(None)
 
     def _send_all(self) -> bool:
         """Send while the socket takes it; return whether anything went."""
@@ -199,6 +203,10 @@ class AsyncLink:
             elif event.what == "down" and self._lost is None and self._address:
                 why = f"the link to {self._address} broke and did not come back within {_GRACE:g} s"
                 self._lost = self.loop.call_later(_GRACE, self.fail, Unreachable(why))
+
+        last = self._watch.last
+        if last is not None and last.what == "refused" and not self._inbox.welcome:
+            self.fail(ConnectTimeout(f"{self._address} refused this link: {last.why}"))
 
     def _watch_broker(self) -> None:
         """Have the broker's death seen at once where it runs on this host."""

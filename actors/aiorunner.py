@@ -82,6 +82,7 @@ class AsyncRunner(Runner):
         self._inline: tuple[int, float] = (0, 0.0)
         self._interrupted: KeyboardInterrupt | None = None
         self._wanted = self._is_unwanted
+        self._enter = self._enter_context
         inbox.active = self._attempts.keys()
 
     def work(self) -> None:
@@ -131,10 +132,11 @@ class AsyncRunner(Runner):
 
     # ------------------------------------------------------------------ how the loop differs
 
-    def _enter(self, job: Job) -> None:
+    def _enter_context(self, scope: running.Scope) -> None:
+        job: Job = scope[0]
         timeout = job.work.timeout
         self._inline = (job.aid, self._loop.time() + timeout if timeout else float("inf"))
-        running.enter_context((job, self._wanted))
+        running.enter_context(scope)
 
     def _exit(self, job: Job) -> None:
         page = self._page
@@ -402,10 +404,11 @@ async def _live(
         await runner.finish(None)
         await runner.tear_down_on()
     finally:
+        failure = link.ended.exception() if link.ended.done() else None
         await link.drain()
         link.close()
-    if link.ended.exception() is not None and not inbox.parted:
-        await link.ended
+    if failure is not None and inbox.refusal is None and not inbox.parted:
+        raise failure
 
 
 def close_loop(loop: asyncio.AbstractEventLoop) -> None:

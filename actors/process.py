@@ -108,8 +108,6 @@ class Process:
     def _stop(self) -> int:
         """End in good order; return the exit status."""
         self._idle = False
-        self._inbox.give_back("its worker stops")
-        self._flush()
         try:
             self._runner.tear_down()
         except SystemExit as leaving:
@@ -127,9 +125,13 @@ class Process:
     def _end(self, code: Any) -> int:
         """Give back what was not begun, send what is unsent, and return the exit status that ``code`` means."""
         self._idle = False
-        self._inbox.stopping = True
-        self._inbox.give_back("its worker exits")
-        self._flush()
+        inbox = self._inbox
+        inbox.stopping = True
+        if inbox.refusal is None and not inbox.parted:
+            self._receive_waiting()
+            inbox.give_back("its worker stops")
+            inbox.bye()
+            self._flush()
         if code is not None and not isinstance(code, int):
             print(code, file=sys.stderr)
             return 1

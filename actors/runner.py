@@ -80,6 +80,7 @@ class Runner:
         self._loop: Any = None
         self._awaited: Any = None
         self._thread = threading.get_ident()
+        self._enter: Callable[[running.Scope], None] = running.enter
         self._wanted: Callable[[int], bool] = self._is_unwanted if page is None else page.cancelled
 
     def restrict(self) -> None:
@@ -108,7 +109,8 @@ class Runner:
             if not work.told or not work.told <= 2 * work.cost <= 4 * work.told:
                 inbox.timed(work)
             if ended - self._flushed > QUICK:
-                return
+                break
+        running.leave()
 
     def run(self, job: Job) -> None:
         """Make one attempt and queue its answer.
@@ -124,7 +126,7 @@ class Runner:
         if page is not None and not page.begin(aid):
             inbox.fail(aid, *revoked("it was recalled before it began"))
             return
-        self._enter(job)
+        self._enter((job, self._wanted))
         stage = LOADING
         ending: Ending | None = None
         result: bytes = b""
@@ -162,15 +164,10 @@ class Runner:
         else:
             inbox.fail(aid, *ending)
 
-    def _enter(self, job: Job) -> None:
-        """Note that ``job`` runs."""
-        running.enter((job, self._wanted))
-
     def _exit(self, job: Job) -> None:
         """Note that ``job`` is over."""
         if self._page is not None:
             self._page.end()
-        running.leave()
         if job.work.stream:
             self.inbox.credits.pop(job.aid, None)
 

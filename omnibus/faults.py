@@ -14,10 +14,11 @@ from typing import Any, Final
 
 import msgpack
 
+from omnibus.errors import ProtocolError, RemoteError, by_name
 from omnibus.lifting import READERS
 from omnibus.lowering import Writer, pack
 
-__all__ = ["encode_error", "rebuild_cause"]
+__all__ = ["encode_error", "error_from", "rebuild_cause"]
 
 _MESSAGE: Final = 16 * 1024
 _TRACEBACK: Final = 64 * 1024
@@ -107,3 +108,17 @@ def _imported(type_name: str) -> type[Exception] | None:
             found = space.get(name) if space is not None else None
         return found if isinstance(found, type) and issubclass(found, Exception) else None
     return None
+
+
+def error_from(head: Any, body: bytes | None) -> Exception:
+    """Return the exception that an error head describes; a remote one with its cause, where no pickle is needed."""
+    if not isinstance(head, dict):
+        return ProtocolError(f"an error head must be a map, not {head!r:.80}")
+    cls = by_name(str(head.get("error")))
+    message = str(head.get("message") or head.get("error"))
+    if not issubclass(cls, RemoteError):
+        return cls(message)
+    type_name = str(head.get("type", ""))
+    error = cls(message, type_name=type_name, traceback=str(head.get("traceback", "")))
+    error.__cause__ = rebuild_cause(type_name, body)
+    return error

@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from omnibus.channel import Channel
-from omnibus.errors import BusClosed, ProtocolError, RemoteError, Unreachable, UsageError, by_name
+from omnibus.errors import BusClosed, ProtocolError, Unreachable, UsageError
+from omnibus.faults import error_from
 from omnibus.payload import decode as decode_payload
-from omnibus.payload import rebuild_cause
 from omnibus.protocol import BATCH, INLINE, VERSION, Blob, Limits, Record, Verb, decode, encode
 
-__all__ = ["ClientPeer", "Ending", "Lane", "Sink", "error_from"]
+__all__ = ["ClientPeer", "Ending", "Lane", "Sink"]
 
 _RESULT = int(Verb.RESULT)
 _MOST_BLOBS = Limits().blobs
@@ -386,17 +386,3 @@ def _speaks_for_link(record: Record) -> bool:
     """Return whether a message that begins so is about the link, and not one of the session's counted ones."""
     verb, _, head, _, _ = record
     return verb == Verb.WELCOME or (verb == Verb.ERROR and isinstance(head, dict) and bool(head.get("again")))
-
-
-def error_from(head: Any, body: bytes | None) -> Exception:
-    """Return the exception that an error head describes; a remote one with its cause, where no pickle is needed."""
-    if not isinstance(head, dict):
-        return ProtocolError(f"an error head must be a map, not {head!r:.80}")
-    cls = by_name(str(head.get("error")))
-    message = str(head.get("message") or head.get("error"))
-    if not issubclass(cls, RemoteError):
-        return cls(message)
-    type_name = str(head.get("type", ""))
-    error = cls(message, type_name=type_name, traceback=str(head.get("traceback", "")))
-    error.__cause__ = rebuild_cause(type_name, body)
-    return error

@@ -8,7 +8,8 @@ import pytest
 
 from omnibus import errors, payload
 from omnibus.errors import BusClosed, Cancelled, ProtocolError, RemoteError, Unreachable, UsageError
-from omnibus.peer import ClientPeer, Lane, error_from
+from omnibus.faults import error_from
+from omnibus.peer import ClientPeer, Lane
 from omnibus.protocol import BATCH, INLINE, SIGNATURE, Limits, Record, Verb, decode, encode
 
 SESSION = bytes(16)

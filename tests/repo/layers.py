@@ -54,7 +54,8 @@ LAYERS: dict[int, str] = {
         omnibus.executor  omnibus.prefetch  omnibus.runtime  omnibus.workflow
         omnibus.brokers.__main__  omnibus.brokers.auth  omnibus.brokers.journal  omnibus.brokers.shell
         omnibus.actors.__main__  omnibus.actors.embed  omnibus.actors.frames
-        omnibus.actors.aiorunner  omnibus.actors.birth  omnibus.actors.bonds  omnibus.actors.calls
+        omnibus.actors.aiolink  omnibus.actors.aiorunner  omnibus.actors.birth  omnibus.actors.bonds
+        omnibus.actors.calls
         omnibus.actors.endings  omnibus.actors.nursery  omnibus.actors.output  omnibus.actors.resources
         omnibus.actors.group  omnibus.actors.process  omnibus.actors.runner  omnibus.actors.supervisor
         omnibus.actors.zygote
@@ -95,7 +96,8 @@ IMPURE = _names("""
 SHELLS = _names("""
     omnibus.aio  omnibus.aiodriver  omnibus.bus  omnibus.driver  omnibus.links  omnibus.linkwatch  omnibus.sockets
     omnibus.brokers.auth  omnibus.brokers.shell
-    omnibus.actors.aiorunner  omnibus.actors.embed  omnibus.actors.process  omnibus.actors.supervisor
+    omnibus.actors.aiolink  omnibus.actors.aiorunner  omnibus.actors.embed
+    omnibus.actors.process  omnibus.actors.supervisor
     omnibus.commands.checks
 """)
 """The modules that import ``zmq``; ``checks`` opens no socket, and tells a user what this libzmq can do."""
