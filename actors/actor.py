@@ -11,9 +11,13 @@ class Actor:
     """An actor: an object that lives in its own process and whose public methods are its messages.
 
     Messages are handled one at a time, in the order in which each sender sent them, so a method may change ``self``
-    without locks. A method may be a coroutine function (nothing interleaves at its ``await``), a generator (a
-    stream), or an async generator. Names that begin with an underscore are private. The base class is a convenience:
-    any class can be spawned, and whichever of these methods it has are called.
+    without locks. The base class is a convenience: any class can be spawned, and whichever of the methods below it has
+    are called. Names that begin with an underscore are private.
+
+    A method may be a generator, which is a stream. Where any method is a coroutine function or an async generator, the
+    actor lives on an asyncio loop, from its constructor on: what it starts there goes on between messages. Nothing
+    interleaves at an ``await``, unless it was spawned with ``concurrency=n``: then so many coroutines run at a time. A
+    cancelled message, or one whose ``timeout`` is over, gets ``asyncio.CancelledError`` at its ``await``.
 
     ::
 
@@ -27,10 +31,10 @@ class Actor:
     """
 
     def setup(self) -> Any:
-        """Prepare, in the actor's own process, before its first message.
+        """Prepare, in the actor's own process, before its first message; may be a coroutine function.
 
-        What it raises reaches the spawner as ``SetupFailed``.
+        What it raises reaches the spawner as :class:`omnibus.SetupFailed`.
         """
 
     def teardown(self) -> Any:
-        """Clean up, after the last message, when the actor is stopped in good order."""
+        """Clean up, after the last message, when the actor is stopped in good order; may be a coroutine function."""

@@ -27,13 +27,11 @@ from .aiolink import AsyncLink
 from .calls import has_coroutines
 from .endings import Abort, Ending, Fault, aborted, of_mesh
 from .inbox import STREAM_CREDIT, Inbox, Job
-from .runner import ENCODING, LATER, QUICK, RUNNING, Runner
+from .runner import ENCODING, LAST_WORDS, LATER, QUICK, RUNNING, Runner, close_loop
 
-__all__ = ["AsyncRunner", "close_loop", "run_child"]
+__all__ = ["AsyncRunner", "run_child"]
 
 _clock: Final = time.perf_counter_ns
-_LAST_WORDS: Final = 1.0
-"""Seconds that a coroutine which was cancelled because its actor ends has for that."""
 
 
 class Attempt:
@@ -338,7 +336,7 @@ class AsyncRunner(Runner):
 
     async def finish(self, patience: float | None) -> None:
         """Let what is under way come to its end; after ``patience`` seconds, end it."""
-        for wait, reason in ((patience, "stop"), (_LAST_WORDS, "")):
+        for wait, reason in ((patience, "stop"), (LAST_WORDS, "")):
             tasks = [attempt.task for attempt in self._attempts.values()]
             if tasks:
                 await asyncio.wait(tasks, timeout=wait)
@@ -409,14 +407,3 @@ async def _live(
         link.close()
     if failure is not None and inbox.refusal is None and not inbox.parted:
         raise failure
-
-
-def close_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel what is left on a loop, and close it; threads that it lent out are not waited for."""
-    left = asyncio.all_tasks(loop)
-    for task in left:
-        task.cancel()
-    if left:
-        loop.run_until_complete(asyncio.wait(left, timeout=_LAST_WORDS))
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    loop.close()

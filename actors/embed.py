@@ -26,8 +26,9 @@ from omnibus.linkwatch import LinkWatch
 from omnibus.rundir import resolve
 
 from .aiolink import AsyncLink
-from .aiorunner import AsyncRunner, close_loop
+from .aiorunner import AsyncRunner
 from .inbox import Inbox
+from .runner import close_loop
 
 __all__ = ["Served", "serve"]
 

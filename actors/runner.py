@@ -18,7 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from omnibus import running
 from omnibus.errors import CapacityExceeded, NotPicklable, OmnibusError, UsageError
@@ -30,12 +30,17 @@ from .calls import Calls
 from .endings import Abort, Ending, Fault, aborted, is_surrender, of_mesh, of_user, revoked
 from .inbox import STREAM_CREDIT, Inbox, Job
 
-__all__ = ["ENCODING", "LATER", "QUICK", "RUNNING", "Runner"]
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["ENCODING", "LAST_WORDS", "LATER", "QUICK", "RUNNING", "Runner", "close_loop"]
 
 QUICK: Final = 200_000
 """Nanoseconds: what results may wait for each other, and what a call begun with results unsent may take."""
 LATER: Final = object()
 """Stands for a value that is not there yet: its answer is somebody else's to queue."""
+LAST_WORDS: Final = 1.0
+"""Seconds that a coroutine which is cancelled because its actor ends has for that."""
 _SPECIAL: Final = frozenset({CoroutineType, GeneratorType, AsyncGeneratorType})
 _LATE: Final = 100_000_000
 """Nanoseconds after an attempt within which a signal that was meant for it may still come."""
@@ -330,14 +335,7 @@ class Runner:
         """Cancel what runs on the loop still, and close it."""
         loop, self._loop = self._loop, None
         if loop is not None:
-            import asyncio
-
-            left = asyncio.all_tasks(loop)
-            for task in left:
-                task.cancel()
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.close()
+            close_loop(loop)
 
     # ------------------------------------------------------------------ streams
 
@@ -420,6 +418,19 @@ class Runner:
 
 _LIMITS: Final = Limits()
 _OURS: Final = (os.path.dirname(__file__) + os.sep, os.path.dirname(os.__file__) + "/asyncio/")
+
+
+def close_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what is left on a loop, and close it; threads that it lent out are not waited for."""
+    import asyncio
+
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.wait(left, timeout=LAST_WORDS))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
 
 
 async def _next(iterator: Any) -> Any:

@@ -36,12 +36,12 @@ class Feed:
         """Send one record."""
         self.inbox.receive(encode([[*record[:4], len(blobs)]], blobs))
 
-    def define(self, name: str = "", **head: Any) -> int:
+    def define(self, job: str = "", /, **head: Any) -> int:
         """Declare a kind: a function of ``tests.actors.jobs`` by name, or what ``head`` says."""
         number = next(self._kinds)
         code = head.pop("pickle", None)
-        if name:
-            head["fn"] = f"{JOBS}:{name}"
+        if job:
+            head["fn"] = f"{JOBS}:{job}"
         self.tell([Verb.DEFINE, number, {**head, "session": SESSION}, code, 0])
         return number
 

@@ -1,10 +1,11 @@
-"""The runner of one attempt after the other: what it answers, whatever the user's code does, and however it is ended."""
+"""The runner of one attempt after the other: what it answers, whatever the user's code does and however it is ended."""
 
 from __future__ import annotations
 
 import gc
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -18,7 +19,7 @@ from omnibus.actors.endings import Abort
 from omnibus.actors.inbox import STREAM_CREDIT
 from omnibus.payload import rebuild_cause
 from omnibus.protocol import Record, Verb
-from omnibus.sharedmem import Reason
+from omnibus.sharedmem import Reason, StatusPage
 from omnibus.streams import STREAM_CREDIT as READERS_CREDIT
 from tests.actors import jobs
 from tests.actors.bench import SESSION, Bench, error_of, value_of
@@ -169,28 +170,21 @@ def test_system_exit_passes_without_an_answer_and_blames_the_attempt(bench: Benc
     assert (bench.supervisor.running() or (0,))[0] == aid
 
 
-def test_an_attempt_that_failed_keeps_nothing_alive(bench: Bench) -> None:
-    class Large:
-        pass
+class Large:
+    """Something whose end can be seen."""
 
+
+def test_an_attempt_that_failed_keeps_nothing_alive(bench: Bench) -> None:
     gone: list[bool] = []
 
-    def fail_with(value: Any) -> None:
+    def fail_with_much() -> None:
+        large = Large()
+        weakref.finalize(large, gone.append, True)
         raise ValueError("no")
 
-    kind = bench.define(code=b"f", pickle=cloudpickle.dumps(fail_with))
-    bench.do(kind, 1)
-    work = bench.inbox.works[kind]
-    assert work.call is not None
-    large = Large()
-    import weakref
-
-    weakref.finalize(large, gone.append, True)
-    work.call = lambda value: fail_with(large)
-    bench.do(kind, 1)
-    work.call = None
-    del large
-    gc.collect()
+    kind = bench.define("double")
+    bench.inbox.works[kind].call = fail_with_much
+    bench.do(kind)
     assert gone == [True]
 
 
@@ -293,7 +287,7 @@ def test_a_class_that_is_not_there_is_a_set_up_failure(bench: Bench) -> None:
     assert head["error"] == "SetupFailed" and "did you mean 'Counter'" in head["message"]
 
 
-@pytest.mark.parametrize(("name", "why"), [("subtract", "no method"), ("_private", "private"), ("value", "not call")])
+@pytest.mark.parametrize(("name", "why"), [("subtract", "no method"), ("_private", "a private"), ("value", "not call")])
 def test_an_unknown_message_says_what_there_is(bench: Bench, name: str, why: str) -> None:
     make(bench, "Counter")
     head = error_of(bench.do(bench.define(method=name)))
@@ -400,6 +394,7 @@ def test_a_signal_that_comes_just_too_late_ends_nothing(bench: Bench) -> None:
 
 # --- one answer for each attempt, wherever the signal strikes ---------------------------------------------------------
 
+BEFORE = ("begin", "chunk", "_put", "_flush")  # where a wish that cannot be granted at once must not be forgotten
 OURS = ("/actors/", "/omnibus/sharedmem.py", "/omnibus/running.py", "/omnibus/payload.py", "/omnibus/faults.py")
 
 
@@ -410,6 +405,8 @@ class Strike:
         self.at = at
         self.steps = 0
         self.fired = False
+        self.tore: list[str] = []
+        self.where = ""
         self._bench = bench
         self._aid = aid
 
@@ -422,7 +419,7 @@ class Strike:
 
     def _enter(self, frame: FrameType, event: str, arg: Any) -> Any:
         name = frame.f_code.co_filename
-        if not any(part in name for part in OURS) or "/tests/" in name and not name.endswith("jobs.py"):
+        if not any(part in name for part in OURS) or ("/tests/" in name and not name.endswith("jobs.py")):
             return None
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
@@ -436,9 +433,26 @@ class Strike:
                 self.steps += 1
                 if self.steps == self.at:
                     self.fired = True
+                    self.where = frame.f_code.co_name
                     supervisor.cancel(self._aid, Reason.CANCEL)
-                    self._bench.runner.interrupt()
+                    try:
+                        self._bench.runner.interrupt()
+                    except Abort:
+                        self.tore = [each.f_code.co_filename for each in stack(frame) if is_shell(each)]
+                        raise
         return self._step
+
+
+def stack(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def is_shell(frame: FrameType) -> bool:
+    """Tell whether a message would be half sent or half read if this were left here."""
+    code = frame.f_code
+    return code.co_filename.endswith("/actors/inbox.py") or code in (Bench._flush.__code__, StatusPage.begin.__code__)
 
 
 def exhaust(prepare: Callable[[Bench], int], *, stride: int) -> tuple[int, set[str]]:
@@ -456,9 +470,11 @@ def exhaust(prepare: Callable[[Bench], int], *, stride: int) -> tuple[int, set[s
             answers = [record for record in said if record[0] in (Verb.DONE, Verb.FAIL)]
             assert [record[1] for record in answers] == [aid], (at, answers)
             assert bench.supervisor.running() is None and bench.runner.inside == 0, at
-            assert not bench.inbox.credits, at
+            assert not bench.inbox.credits and not strike.tore, at
             assert value_of(bench.do(after, 4)) == 8, at
-            ends.add("value" if answers[0][0] == Verb.DONE else error_of(answers[0])["error"])
+            end = "value" if answers[0][0] == Verb.DONE else error_of(answers[0])["error"]
+            assert end == "Cancelled" or strike.where not in BEFORE, (at, strike.where)
+            ends.add(end)
         finally:
             bench.close()
         if not strike.fired:
@@ -481,8 +497,13 @@ def test_a_signal_at_any_instruction_of_a_failing_call_leaves_one_answer() -> No
 def test_a_signal_at_any_instruction_of_a_stream_leaves_one_answer(capfd: pytest.CaptureFixture[str]) -> None:
     def prepare(bench: Bench) -> int:
         aid = bench.run(bench.define("count", stream=True), STREAM_CREDIT + 1)
-        bench.inbox.credits[aid] = 0
-        bench.on_wait = lambda: bench.tell([Verb.CREDIT, aid, 5, None, 0])
+
+        def receive() -> None:
+            if waited:
+                bench.tell([Verb.CREDIT, aid, waited.pop(), None, 0])
+
+        waited: list[int] = []
+        bench.on_wait, bench.on_receive = lambda: waited.append(5), receive
         return aid
 
     steps, ends = exhaust(prepare, stride=61)

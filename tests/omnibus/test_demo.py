@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
-import torch
 from rich.console import Console
 
 from omnibus import demo, demo_run
@@ -21,6 +20,9 @@ from omnibus.demo_run import EVALUATION, SERVER, TRAINING, Data, Lane, Listener,
 from omnibus.demo_work import ParameterServer, count_correct, gradient, new_weights
 from omnibus.errors import ConnectTimeout
 from tests.repo.tree import ROOT
+
+torch = pytest.importorskip("torch", reason="the demo trains with torch")
+pytest.importorskip("sklearn", reason="the demo's data come with scikit-learn")
 
 TINY = Plan(seed=5, rounds=3, shards=4, copies=1, rate=0.03)
 QUICK = demo._plan(demo._parse(["--quick", "--seed", "3"]))

@@ -234,7 +234,7 @@ def test_big_bytes_are_blobs_and_not_copied() -> None:
             np.complex64(1j),
             np.float16(2),
         ),
-        *(np.datetime64("2024-01-01"), np.timedelta64(3, "ns"), np.datetime64("NaT"), np.void(b"abc")),
+        *(np.datetime64("2024-01-01"), np.timedelta64(3, "ns"), np.datetime64("NaT", "s"), np.void(b"abc")),
         *(np.str_("h\0é\0"), np.str_(""), np.bytes_(b"a\0"), np.str_("\ud800")),
     ],
     ids=lambda value: type(value).__name__,
