@@ -134,7 +134,7 @@ class Inbox:
         if self._channel is not None and records and not _speaks_for_link(records[0]):
             if not self.ready and self.welcome:
                 return  # it was under way when this end greeted anew, and will be sent again
-            self._channel.received += 1
+            self._channel.arrived(frames)
         for verb, about, head, body, count in records:
             blobs: Sequence[Blob] = ()
             if count:

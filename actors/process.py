@@ -173,13 +173,10 @@ class Process:
     # ------------------------------------------------------------------ the socket
 
     def _rest(self) -> None:
-        """Take the next message; where there is none, send what is unsent and wait."""
-        if self._watch is not None:
-            self._observe(self._watch)
-        frames = receive(self._socket, 2)
-        if frames is not None:
-            self._inbox.receive(frames)
-        elif self._inbox.records:
+        """Take all that came, for behind work may stand its end; where there is none, send what is unsent and wait."""
+        if self._receive_waiting():
+            return
+        if self._inbox.records:
             self._flush()
         else:
             self._idle = True
@@ -194,12 +191,15 @@ class Process:
         """
         self._poll.poll()
 
-    def _receive_waiting(self) -> None:
-        """Take all messages that are there."""
+    def _receive_waiting(self) -> bool:
+        """Take all messages that are there; return whether there were any."""
         if self._watch is not None:
             self._observe(self._watch)
+        came = False
         while (frames := receive(self._socket, 2)) is not None:
             self._inbox.receive(frames)
+            came = True
+        return came
 
     def _observe(self, watch: LinkWatch) -> None:
         """Say HELLO anew over a link that is new."""

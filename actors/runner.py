@@ -66,7 +66,7 @@ class Runner:
         *,
         code: bool,
         flush: Callable[[], None],
-        receive: Callable[[], None],
+        receive: Callable[[], object],
         wait: Callable[[], None],
     ) -> None:
         self.inbox = inbox

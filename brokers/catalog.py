@@ -177,8 +177,7 @@ def forget_leftover(worker: Worker) -> None:
     """Have a worker that has nothing left forget the kinds that were gone when it was told of them."""
     kinds, worker.leftover = worker.leftover, []
     for kind in kinds:
-        if kind.number in worker.known:
-            _unteach(worker, kind)
+        _unteach(worker, kind)
 
 
 def forget_worker(worker: Worker) -> None:

@@ -79,7 +79,7 @@ class Broker:
             if peer is None:
                 return
         elif peer.channel is not None:
-            peer.channel.received += 1
+            peer.channel.arrived(frames)
         peer.seen = now
         handlers = _HANDLERS[peer.role]
         if len(frames) == 2:
@@ -94,7 +94,7 @@ class Broker:
         if peer is not None:
             peer.seen = self.mesh.now
             if peer.channel is not None:
-                peer.channel.received += 1
+                peer.channel.arrived(())
         stray(self.mesh, route, 0, error, lockstep=lockstep)
 
     def _handle(self, peer: Peer, handlers: dict[int, _Handler], records: list[Record]) -> None:

@@ -87,8 +87,7 @@ def start(mesh: Mesh, node: Node, pool: Pool, devices: tuple[str, ...], order: d
 
 def surrender(node: Node, holding: Holding) -> None:
     """Give back what a process held: it has ended."""
-    if node.holdings.pop(holding.command, None) is None:
-        return
+    del node.holdings[holding.command]
     node.free_memory += holding.shape.memory
     for device in holding.devices:
         node.free_gpus[device] += min(holding.shape.gpus, 1.0)

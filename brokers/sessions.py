@@ -50,7 +50,7 @@ def greet(mesh: Mesh, route: bytes, records: list[Record], *, lockstep: bool, ve
     try:
         hello = parse_hello(head, mesh.limits)
         peer = mesh.sessions.get(hello.session)
-        resend = _return(mesh, peer, hello, route) if peer is not None else None
+        resend = _return(mesh, peer, hello, route, lockstep) if peer is not None else None
         if peer is None or resend is None:
             peer, resend = _admit(mesh, hello, route, lockstep), None
     except OmnibusError as error:
@@ -80,6 +80,8 @@ def _admit(mesh: Mesh, hello: Hello, route: bytes, lockstep: bool) -> Peer:
         raise Unreachable(f"session {hello.session.hex()} is that of a process which has ended: {why}")
     if len(mesh.sessions) >= mesh.settings.sessions:
         raise CapacityExceeded(f"this broker has {len(mesh.sessions)} sessions, its limit: end some first")
+    if lockstep and hello.role != "client":
+        raise ProtocolError(f"a REQ peer is only sent what it asks for, and cannot be a {hello.role}: use a DEALER")
     if hello.role == "actor" and hello.name is None:
         raise ProtocolError("HELLO of an actor: 'name' must be its name")
     before = mesh.routes.get(route)
@@ -122,7 +124,7 @@ def _welcome(mesh: Mesh, peer: Peer, about: int, version: str, resend: list[list
 # ---------------------------------------------------------------------- coming back
 
 
-def _return(mesh: Mesh, peer: Peer, hello: Hello, route: bytes) -> list[list[Blob]] | None:
+def _return(mesh: Mesh, peer: Peer, hello: Hello, route: bytes, lockstep: bool) -> list[list[Blob]] | None:
     """Go on with a session, most often over a new link; return the messages that are to be sent again.
 
     Returns ``None`` where it cannot go on, for too much was lost: it has ended, and another may begin in its
@@ -130,6 +132,8 @@ def _return(mesh: Mesh, peer: Peer, hello: Hello, route: bytes) -> list[list[Blo
     """
     if peer.role != hello.role:
         raise ProtocolError(f"session {peer.session.hex()} is a {peer.role}'s, not a {hello.role}'s")
+    if lockstep != (peer.requests is not None):
+        raise ProtocolError(f"session {peer.session.hex()} began as the other of DEALER and REQ, and goes on as that")
     resend: list[list[Blob]] = []
     if peer.channel is not None:
         if hello.received < peer.channel.sent - peer.channel.unacknowledged:
@@ -237,10 +241,9 @@ def _settle(mesh: Mesh, worker: Worker, node: Node | None) -> None:
 
 def _refuse_name(mesh: Mesh, worker: Worker, why: str) -> None:
     """Turn away an actor in someone else's process whose name is held by another."""
+    assert worker.route is not None
     mesh.note("refused", worker, why)
-    if worker.route is not None:
-        head = {"error": "AlreadyExists", "message": why, "again": False}
-        mesh.send_first(worker.route, [Verb.ERROR, 0, head, None, 0])
+    mesh.send_first(worker.route, [Verb.ERROR, 0, {"error": "AlreadyExists", "message": why, "again": False}, None, 0])
     mesh.drop(worker)
 
 
@@ -265,8 +268,8 @@ def _pool_of(mesh: Mesh, worker: Worker, node: Node | None) -> Pool | None:
 
 def lose_link(mesh: Mesh, peer: Peer, why: str) -> None:
     """Learn that a link is gone. Its session may come back for ``grace`` seconds; what is queued for it waits."""
-    if peer.route is not None:
-        mesh.routes.pop(peer.route, None)
+    assert peer.route is not None
+    del mesh.routes[peer.route]
     peer.route, peer.lost = None, mesh.now
     mesh.note("lost", peer, why, session=peer.session)
     if isinstance(peer, Worker) and peer.pool is not None:
@@ -293,8 +296,6 @@ def _give_up(mesh: Mesh, peer: Peer) -> None:
 
 def leave(mesh: Mesh, peer: Peer, why: str, *, certain: bool) -> None:
     """End a session: it said BYE or its process is gone, which is ``certain``, or it did not come back."""
-    if peer.gone:
-        return
     if isinstance(peer, Worker) and peer.node is not None:
         _await_report(mesh, peer, why)
         return
@@ -303,7 +304,8 @@ def leave(mesh: Mesh, peer: Peer, why: str, *, certain: bool) -> None:
         drop_client(mesh, peer)
     elif isinstance(peer, Node):
         drop_node(mesh, peer, why, certain=certain)
-    elif isinstance(peer, Worker):
+    else:
+        assert isinstance(peer, Worker)
         _bury(mesh, peer, why)
 
 

@@ -41,6 +41,8 @@ class Shelf:
 
     def put(self, task: TaskId, record: Record, blobs: Sequence[Blob], now: float) -> None:
         """Keep an end."""
+        if task in self._kept:
+            self._forget(task)
         size = size_of(record[3], blobs)
         self._kept[task] = Kept(record, blobs, size, now + self._keep)
         self.size += size

@@ -47,11 +47,19 @@ def _worker(worker: Worker) -> dict[str, Any]:
         "name": worker.name,
         "pid": worker.hello.pid,
         "host": worker.hello.host,
-        "state": "lost" if worker.route is None else "lent" if worker.lent else "busy" if worker.attempts else "idle",
+        "state": _state(worker),
         "running": len(worker.attempts),
         "devices": list(worker.hello.devices),
         "restarts": worker.hello.incarnation,
     }
+
+
+def _state(worker: Worker) -> str:
+    if worker.route is None:
+        return "lost"
+    if worker.closing:
+        return "closing"
+    return "lent" if worker.lent else "busy" if worker.attempts else "idle"
 
 
 def _actor(name: str, mesh: Mesh) -> dict[str, Any]:

@@ -51,15 +51,14 @@ class Subscription:
     def advance(self) -> None:
         """Send what it wants and has credit for. An EVENT's head is its number, or ``[number, missed]`` after a gap."""
         topic = self.topic
-        while self.credit > 0 and self.cursor < topic.next:
-            missed = max(0, topic.first - self.cursor)
-            self.cursor += missed
-            if self.cursor >= topic.next:
-                return
-            body, blobs, _ = topic.kept[self.cursor - topic.first]
-            head = [self.cursor, missed] if missed else self.cursor
+        while self.credit > 0:
+            number = max(self.cursor, topic.first)
+            if number >= topic.next:
+                return  # where all that it missed is gone, it is told with the next one
+            body, blobs, _ = topic.kept[number - topic.first]
+            head = number if number == self.cursor else [number, number - self.cursor]
             self.peer.put([Verb.EVENT, self.sid, head, body, len(blobs)], blobs)
-            self.cursor += 1
+            self.cursor = number + 1
             self.credit -= 1
 
 

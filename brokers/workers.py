@@ -82,11 +82,12 @@ def _enlist(mesh: Mesh, worker: Worker) -> None:
 def _idled(mesh: Mesh, worker: Worker) -> None:
     """Have a worker that has nothing left give back its CPUs, and look for work that waits elsewhere."""
     release(mesh, worker)
-    if worker.leftover:
-        forget_leftover(worker)
     pool = worker.pool
-    if pool is not None and not pool.watched and not pool.queue.depth:
-        watch(mesh, pool)
+    if pool is not None and not pool.queue.depth:
+        if worker.leftover:
+            forget_leftover(worker)
+        if not pool.watched:
+            watch(mesh, pool)
 
 
 def on_fail(mesh: Mesh, worker: Worker, aid: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
@@ -142,11 +143,8 @@ def on_grant(mesh: Mesh, worker: Worker, about: int, head: Any, body: bytes | No
 
 
 def take_back(mesh: Mesh, worker: Worker, aid: int) -> None:
-    """Queue an attempt again that its supervisor revoked before it began."""
-    task = worker.attempts.get(aid)
-    if task is None:
-        return
-    give_back(mesh, worker, task)
+    """Queue an attempt of ``worker`` again that its supervisor revoked before it began."""
+    give_back(mesh, worker, worker.attempts[aid])
     if worker.attempts:
         _enlist(mesh, worker)
     else:

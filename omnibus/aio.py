@@ -15,7 +15,7 @@ from omnibus.links import make_context, make_dealer
 from omnibus.linkwatch import LinkWatch
 from omnibus.options import Options
 from omnibus.peer import Lane
-from omnibus.protocol import INLINE, Blob, Verb
+from omnibus.protocol import Blob, Verb
 from omnibus.refs import ActorRef
 from omnibus.requests import Make, Requester
 from omnibus.rundir import resolve
@@ -83,15 +83,22 @@ class AsyncSubmitter(Requester):
             for future in waiting:
                 future.cancel()
 
-    def _start(self, verb: int, head: Any, body: bytes | None, blobs: Sequence[Blob], make: Make | None = None) -> Any:
+    def _start(
+        self,
+        verb: int,
+        head: Any,
+        body: bytes | None,
+        blobs: Sequence[Blob],
+        make: Make | None = None,
+        lane: Lane | None = None,
+    ) -> Any:
         peer = self._peer
         if peer.failure is not None:
             raise peer.failure
         seq = peer.next_seq()
         future: Any = AsyncFuture(self._driver, seq) if make is None else make(seq)
-        future.lane = self._lane
-        if blobs or (body is not None and len(body) >= INLINE):
-            future.size = (len(body) if body else 0) + sum(memoryview(blob).nbytes for blob in blobs)
+        future.lane = lane or self._lane
+        future.size = (len(body) if body else 0) + sum(memoryview(blob).nbytes for blob in blobs)
         self._driver.begin(future, [verb, seq, head, body, 0], blobs)
         return future
 

@@ -18,7 +18,7 @@ from omnibus.errors import ConnectTimeout, Unreachable
 from omnibus.hostid import host_key
 from omnibus.linkwatch import LinkWatch
 from omnibus.peer import ClientPeer
-from omnibus.protocol import BATCH, Blob, Record, Verb
+from omnibus.protocol import BATCH, INLINE, Blob, Record, Verb
 from omnibus.sockets import Sent, descriptor, receive, send
 
 __all__ = ["AsyncDriver"]
@@ -138,7 +138,7 @@ class AsyncDriver:
 
     def begin(self, future: Any, record: Record, blobs: Sequence[Blob]) -> None:
         """Send a request, or keep it until those before it were sent and its lane has room."""
-        if self._waiting or not self._has_room(future):
+        if future.lane is not self.peer.control and (self._waiting or not self._has_room(future)):
             self._waiting.append((future, record, blobs))
         else:
             self._admit(future, record, blobs)
@@ -153,7 +153,7 @@ class AsyncDriver:
         lane.tasks += 1
         lane.size += future.size
         peer.pending[record[1]] = future
-        if future.size:
+        if blobs or future.size >= INLINE:
             peer.request(record, blobs)
         else:
             peer.out.append(record)

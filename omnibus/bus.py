@@ -16,6 +16,7 @@ from omnibus.futures import Future
 from omnibus.links import make_context, make_dealer
 from omnibus.linkwatch import LinkWatch
 from omnibus.options import Options
+from omnibus.peer import Lane
 from omnibus.protocol import INLINE, Blob, Verb
 from omnibus.refs import ActorRef
 from omnibus.requests import Make, Requester
@@ -93,21 +94,33 @@ class Submitter(Requester):
             for future in waiting:
                 future.cancel()
 
-    def _start(self, verb: int, head: Any, body: bytes | None, blobs: Sequence[Blob], make: Make | None = None) -> Any:
+    def _start(
+        self,
+        verb: int,
+        head: Any,
+        body: bytes | None,
+        blobs: Sequence[Blob],
+        make: Make | None = None,
+        lane: Lane | None = None,
+    ) -> Any:
         peer = self._peer
-        lane = self._lane
-        if lane.tasks >= peer.window_tasks or lane.size >= peer.window_bytes:
-            self._driver.make_room(lane)
+        if lane is None:
+            lane = self._lane
+            if lane.tasks >= peer.window_tasks or lane.size >= peer.window_bytes:
+                self._driver.make_room(lane)
         seq = peer.next_seq()
         future: Any = Future(self._driver, seq) if make is None else make(seq)
         future.lane = lane
         lane.tasks += 1
         peer.pending[seq] = future
-        if blobs or (body is not None and len(body) >= INLINE):
-            future.size = (len(body) if body else 0) + sum(memoryview(blob).nbytes for blob in blobs)
+        size = len(body) if body else 0
+        if blobs or size >= INLINE:
+            future.size = size + sum(memoryview(blob).nbytes for blob in blobs)
             lane.size += future.size
             peer.request([verb, seq, head, body, 0], blobs)
         else:
+            future.size = size
+            lane.size += size
             peer.out.append([verb, seq, head, body, 0])
         if peer.failure is not None:
             self._bus._refuse(seq)

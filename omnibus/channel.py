@@ -12,6 +12,7 @@ from the transport, so a count is all that is needed.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from omnibus.errors import ProtocolError
 from omnibus.protocol import Blob, Record, Verb
@@ -28,12 +29,13 @@ class Channel:
     ``sent`` and ``received`` count messages since the session began.
     """
 
-    __slots__ = ("_kept", "_told", "received", "sent")
+    __slots__ = ("_heavy", "_kept", "_told", "received", "sent")
 
     def __init__(self) -> None:
         self.sent = 0
         self.received = 0
         self._told = 0
+        self._heavy = False
         self._kept: deque[list[Blob]] = deque()
 
     @property
@@ -46,10 +48,17 @@ class Channel:
         self.sent += 1
         self._kept.append(frames)
 
+    def arrived(self, frames: Sequence[Blob]) -> None:
+        """Count a message that came. One with blobs is acknowledged by the next that goes: they are large, and kept."""
+        self.received += 1
+        if len(frames) > 2:
+            self._heavy = True
+
     def acknowledgement(self) -> Record | None:
         """Return the ACK record to put into the next message, where one is due."""
-        if self.received - self._told < ACK_EVERY:
+        if self.received - self._told < ACK_EVERY and not self._heavy:
             return None
+        self._heavy = False
         self._told = self.received
         return [Verb.ACK, self.received, None, None, 0]
 

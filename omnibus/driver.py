@@ -251,7 +251,7 @@ class Driver:
     def _lead(self, future: Future[Any], deadline: float | None) -> None:
         """Send and receive, holding the lock, until ``future`` is done."""
         self._leads += 1
-        while not self._pump() and not future.done() and not self.closed:
+        while not self._pump(future) and not future.done() and not self.closed:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return
@@ -291,8 +291,11 @@ class Driver:
 
     # ------------------------------------------------------------------ the socket, under the lock
 
-    def _pump(self) -> bool:
-        """Send all that is queued and receive all that is there; return whether anything was received."""
+    def _pump(self, future: Future[Any] | None = None) -> bool:
+        """Send all that is queued and receive all that is there; return whether anything was received.
+
+        With ``future``, stop once that is done, unless the background thread waits for the socket and would miss some.
+        """
         received = False
         peer = self.peer
         while True:
@@ -304,6 +307,8 @@ class Driver:
                 continue
             received = True
             peer.receive(frames)
+            if future is not None and not self._idle and future.done() and not peer.out:
+                return True
 
     def _pump_out(self) -> bool:
         """Send what is queued while the socket takes it; return whether all went."""

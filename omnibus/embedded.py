@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["EmbeddedMesh", "Output", "interpreter", "mesh_environment"]
 
-_HUGE_PAGES = "glibc.malloc.hugetlb=1"
+_KEPT = 256 << 20
+_KEEP_MEMORY = f"glibc.malloc.arena_max=1:glibc.malloc.mmap_threshold={_KEPT}:glibc.malloc.trim_threshold={_KEPT}"
 
 
 def interpreter() -> list[str]:
@@ -36,14 +37,15 @@ def interpreter() -> list[str]:
 def mesh_environment() -> dict[str, str]:
     """Return what the mesh's processes must know of this one: where its modules come from, and how to allocate.
 
-    With huge pages a large frame is received twice as fast, for its memory is fresh each time and faulting it in page
-    by page is most of the work (``benchmarks/tensor_tcp.py``). It must be set before a process begins.
+    Memory that a large frame is received into would be fresh each time, and faulting it in page by page is most of the
+    work: so it is kept and used again (``benchmarks/tensor_tcp.py``), up to 256 MiB for a process that saw large
+    frames. ``$GLIBC_TUNABLES`` of the caller's own is left as it is. It must be set before a process begins.
     """
     package = str(Path(__file__).resolve().parent.parent)
     inherited = os.environ.get("PYTHONPATH", "")
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     return {
-        "GLIBC_TUNABLES": tunables if "malloc.hugetlb" in tunables else f"{tunables}:{_HUGE_PAGES}".strip(":"),
+        "GLIBC_TUNABLES": tunables or _KEEP_MEMORY,
         "OMNIBUS_SYS_PATH": json.dumps([os.path.abspath(entry) for entry in sys.path]),
         "PYTHONPATH": os.pathsep.join([package, inherited] if inherited else [package]),
     }

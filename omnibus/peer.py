@@ -81,6 +81,8 @@ class ClientPeer:
         self.pending: dict[int, Ending] = {}
         self.sinks: dict[int, Sink] = {}
         self.lanes: dict[int, Lane] = {}
+        self.control = Lane()
+        """Counts what the broker itself answers; no window bounds that."""
         self.next_seq = itertools.count(1).__next__
         self._code = code
         self._hello = hello
@@ -188,7 +190,7 @@ class ClientPeer:
         if records and not _speaks_for_link(records[0]):
             if not self.ready and self.welcome:
                 return  # it was under way when this end greeted anew, and will be sent again
-            self._channel.received += 1
+            self._channel.arrived(frames)
         for verb, about, head, body, count in records:
             blobs: Sequence[Blob] = ()
             if count:

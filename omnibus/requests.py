@@ -91,7 +91,15 @@ class Requester:
         self._lane = peer.lane(options.priority)
         self._known: dict[Any, int] = {}
 
-    def _start(self, verb: int, head: Any, body: bytes | None, blobs: Sequence[Blob], make: Make | None = None) -> Any:
+    def _start(
+        self,
+        verb: int,
+        head: Any,
+        body: bytes | None,
+        blobs: Sequence[Blob],
+        make: Make | None = None,
+        lane: Lane | None = None,
+    ) -> Any:
         """Begin a request: give it a number, and queue it. Return its ending: a future, or what ``make`` makes."""
         raise NotImplementedError
 
@@ -159,14 +167,14 @@ class Requester:
             head["anonymous"] = True
         head["name"] = name
         body, blobs = encode_call(args, kwargs, code=self._code)
-        return name, self._start(Verb.SPAWN, head, body, blobs)
+        return name, self._start(Verb.SPAWN, head, body, blobs, lane=self._peer.control)
 
     def follow(self, topic: str, since: int | None, make: Make) -> Any:
         """Subscribe to a topic; return the future of the broker's consent."""
         head = {"topic": topic, "since": since, "credit": SUBSCRIPTION_CREDIT}
-        return self._start(Verb.SUBSCRIBE, head, None, (), make)
+        return self._start(Verb.SUBSCRIBE, head, None, (), make, self._peer.control)
 
     def ask_broker(self, verb: int, head: Any, value: Any = None, *, carries: bool = False) -> Any:
         """Send a request that the broker itself answers; return its future."""
         body, blobs = encode(value, code=self._code) if carries else (None, ())
-        return self._start(verb, head, body, blobs)
+        return self._start(verb, head, body, blobs, lane=self._peer.control)

@@ -74,7 +74,7 @@ class Patient:
         raise KeyboardInterrupt
 
     async def unsendable(self) -> Any:
-        return (item for item in ())
+        return self.stream_now(3)
 
     async def double(self, number: int) -> int:
         return number * 2

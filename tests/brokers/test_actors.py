@@ -417,12 +417,15 @@ def test_a_stop_between_two_processes_ends_the_actor_at_once(broker: Recorder) -
 
 def test_a_stop_that_its_node_says_nothing_about_ends_in_time(broker: Recorder) -> None:
     client, node, actor = running(broker)
+    client.send(ask(2))
+    actor.run()
     client.send(stop(1, "a", grace=1))
     actor.claim(Verb.STOP)
     node.claim(Verb.HALT)
     broker.step(30.9)
     client.nothing()
     broker.step(0.2)
+    client.claim(Verb.FAILED, 2, error="NotFound", message="actor a: it was stopped")
     client.claim(Verb.RESULT, 1)
     assert not broker.mesh.actors
 

@@ -48,6 +48,13 @@ def test_the_rest_of_a_message_goes_on_behind_a_fault(broker: Recorder) -> None:
     assert broker.counts()["queued"] == 1
 
 
+def test_a_bye_among_blobs_ends_the_message(broker: Recorder) -> None:
+    client = broker.client({})
+    bye: Record = [Verb.BYE, 0, None, None, 0]
+    client.send([Verb.SUBMIT, 1, 1, None, 1], bye, [Verb.SUBMIT, 2, 1, None, 1], blobs=[b"x", b"y"])
+    assert broker.counts() == {"submitted": 1, "cancelled": 1, "dropped": 1}
+
+
 def test_a_fault_behind_blobs_does_not_shift_them(broker: Recorder) -> None:
     client, worker = broker.client({}), broker.worker()
     client.send([999, 5, None, None, 1], [Verb.SUBMIT, 7, 1, None, 1], blobs=[b"x", b"y"])

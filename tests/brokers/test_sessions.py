@@ -84,6 +84,21 @@ def test_a_wrong_hello_is_refused_and_says_why(broker: Recorder, head: Any, expe
     assert not broker.mesh.sessions
 
 
+@pytest.mark.parametrize("role", ["worker", "actor", "node"])
+def test_a_req_peer_is_a_client(broker: Recorder, role: str) -> None:
+    link = broker.link(lockstep=True)
+    link.send(hello(role, b"session-", name="x"))
+    assert "use a DEALER" in link.claim(Verb.ERROR).head["message"]
+
+
+def test_a_session_goes_on_as_it_began(broker: Recorder) -> None:
+    client, asker = broker.client({}), broker.client({}, lockstep=True)
+    for link, lockstep in ((client, True), (asker, False)):
+        other = broker.link(lockstep=lockstep)
+        other.send(hello("client", link.session))
+        assert "began as the other of DEALER and REQ" in other.claim(Verb.ERROR).head["message"]
+
+
 def test_sessions_are_bounded() -> None:
     broker = Recorder(sessions=2)
     broker.client()

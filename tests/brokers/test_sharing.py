@@ -110,6 +110,23 @@ def test_what_goes_first_is_left_what_it_needs(broker: Recorder) -> None:
     assert [shop.turn() for _ in range(3)] == [["small"], ["large"], ["small"]]
 
 
+def test_an_actor_takes_messages_while_a_large_task_waits_for_cpus(broker: Recorder) -> None:
+    shop = Shop(broker, cpus=2, small=2)
+    shop.client.send(define(3, actor="a", method="m"), [Verb.SPAWN, 900, {"cls": "a:B", "name": "a"}, None, 0])
+    actor = broker.started(shop.node, role="actor")
+    actor.send(done(actor.claim_all(Verb.DEFINE, Verb.SPAWN)[1].id))
+    shop.client.claim(Verb.RESULT, 900)
+    shop.submit(1, 2)
+    shop.submit(2, 1)
+    assert shop.node.as_node().wants
+    broker.step(1)
+    shop.client.send(submit(901, 3, verb=Verb.ASK), submit(902, 3, verb=Verb.ASK))
+    for number in (901, 902):
+        actor.send(done(actor.run().id))
+        shop.client.claim(Verb.RESULT, number)
+    broker.abandon()
+
+
 def test_a_wish_of_a_pool_whose_worker_is_gone_holds_up_nobody(broker: Recorder) -> None:
     shop = Shop(broker, cpus=2, small=2)
     shop.submit(1, 100)

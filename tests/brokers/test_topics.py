@@ -76,6 +76,18 @@ def test_a_slow_follower_misses_what_is_not_kept_and_is_told() -> None:
     assert heads(one) == [[8, 6], 9, 10]
 
 
+def test_a_gap_up_to_the_end_is_told_with_the_next_message() -> None:
+    topics = Topics(most_bytes=100)
+    one = follower(topics, "t", 1, credit=0)
+    publish(topics, "t", bytes(40), bytes(40))
+    publish(topics, "u", bytes(100))
+    assert not topics.get("t").kept
+    topics.credit(b"session-", 1, 5)
+    assert heads(one) == []
+    publish(topics, "t", b"x")
+    assert heads(one) == [[3, 2]]
+
+
 def test_a_subscription_is_replaced_and_ended_by_its_number() -> None:
     topics = Topics()
     first = follower(topics, "t", None)

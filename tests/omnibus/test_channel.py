@@ -84,6 +84,15 @@ def test_an_acknowledgement_is_due_only_after_enough_messages() -> None:
     assert end.channel.acknowledgement() is None
 
 
+def test_a_message_with_blobs_is_acknowledged_at_once() -> None:
+    channel = Channel()
+    channel.arrived([b"OMB1", b"batch"])
+    assert channel.acknowledgement() is None
+    channel.arrived([b"OMB1", b"batch", b"blob"])
+    assert channel.acknowledgement() == [Verb.ACK, 2, None, None, 0]
+    assert channel.acknowledgement() is None
+
+
 def test_impossible_acknowledgements_are_refused_and_change_nothing() -> None:
     end = End()
     for _ in range(3):
