@@ -127,8 +127,8 @@ def measure(quick: bool) -> list[Result]:
     # a bound is stated once, where it is set against pickle
     seen, bulk = "1 KB numpy array, shape seen before", "64 MB numpy array"
     results = [
-        *(_compare(seen, small, way, rounds, times, 5.0 if way is PICKLE else None) for way in OTHERS),
-        *(_compare(bulk, large, way, 3, 2, 100.0 if way is PICKLE else None) for way in OTHERS),
+        *(_compare(seen, small, way, rounds, times, (15.0, 5.0) if way is PICKLE else None) for way in OTHERS),
+        *(_compare(bulk, large, way, 3, 2, (100.0, 50.0) if way is PICKLE else None) for way in OTHERS),
     ]
     results.append(
         absolute(
@@ -153,7 +153,7 @@ def _torch(small: Any, rounds: int, times: int) -> list[Result]:
     return [_compare("1 KB torch tensor, shape seen before", torch.from_numpy(small), PICKLE, rounds, times, None)]
 
 
-def _compare(claim: str, value: Any, other: Way, rounds: int, times: int, floor: float | None) -> Result:
+def _compare(claim: str, value: Any, other: Way, rounds: int, times: int, bound: tuple[float, float] | None) -> Result:
     taken = interleave(rounds, lambda: microseconds(OMNIBUS, value, times), lambda: microseconds(other, value, times))
     ours, theirs = zip(*taken, strict=True)
     return absolute(
@@ -163,7 +163,8 @@ def _compare(claim: str, value: Any, other: Way, rounds: int, times: int, floor:
         unit="µs",
         against=other.name,
         references=theirs,
-        floor=floor,
+        floor=bound and bound[0],
+        aim=bound and bound[1],
     )
 
 

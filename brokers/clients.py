@@ -50,7 +50,7 @@ def on_submit(mesh: Mesh, client: Client, seq: int, head: Any, body: bytes | Non
     if seq == numbers.next:
         numbers.next = seq + 1
     elif not numbers.take(seq):
-        _repeated(mesh, client, seq)
+        _repeated(mesh, client, kind, seq)
         return
     task = Task(kind, seq, body, blobs, mesh.now)
     if _admit(mesh, client, kind, task):
@@ -97,12 +97,14 @@ def _refuse_full(mesh: Mesh, client: Client, kind: Kind, task: Task) -> None:
     refuse(client, task.seq, "CapacityExceeded", text)
 
 
-def _repeated(mesh: Mesh, client: Client, seq: int) -> None:
+def _repeated(mesh: Mesh, client: Client, kind: Kind, seq: int) -> None:
     """Deal with a number that was used before: its task goes on, or has ended, and is in no case run again.
 
     A client that has had the answer knows nothing of the number any more, and ignores this one.
     """
-    if seq not in client.tasks and not mesh.shelf.answer(client, seq, (client.session, seq)):
+    if seq in client.tasks or kind.silent:
+        return
+    if not mesh.shelf.answer(client, seq, (client.session, seq)):
         text = f"number {seq} of {client} was used, and what it named has ended; only detached ends are kept"
         refuse(client, seq, "NotFound", text)
 
@@ -120,7 +122,7 @@ def on_ask(mesh: Mesh, client: Client, seq: int, head: Any, body: bytes | None, 
             refuse(client, seq, "NotFound", text)
         return
     if not client.numbers.take(seq):
-        _repeated(mesh, client, seq)
+        _repeated(mesh, client, kind, seq)
         return
     if kind.pool is not actor.pool:  # its first message, or the first to a new holder of the name
         kind.pool.dislodge(kind)

@@ -12,18 +12,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from omnibus.errors import OmnibusError, ProtocolError
-from omnibus.protocol import VERSION, Blob, Record, Verb, decode, encode, split_delimiter
+from omnibus.protocol import VERSION, Blob, Record, Verb, decode, split_delimiter
 from omnibus.protocol import messages as split
 
 from .clients import CLIENT_HANDLERS
 from .dispatch import dispatch
 from .events import Event
 from .invariants import check_invariants
+from .lockstep import expect_answers, reply
 from .nodes import NODE_HANDLERS
-from .peers import Client, Peer
+from .peers import Peer
 from .placement import grow
 from .recall import watch
-from .sessions import ANSWERS, greet, leave, lose_link, probe, stray
+from .sessions import greet, leave, lose_link, probe, stray
 from .state import Mesh, Message, Settings
 from .workers import WORKER_HANDLERS
 
@@ -39,13 +40,9 @@ _HANDLERS: dict[str, dict[int, _Handler]] = {
 _UNANSWERED = frozenset({int(Verb.HELLO), int(Verb.PONG), int(Verb.ERROR)})
 """Verbs that are passed over where they have no meaning; were an ERROR answered, two peers could go on for ever."""
 _VERBS = {int(verb): verb.name for verb in Verb}
-_TASKS = frozenset({int(Verb.SUBMIT), int(Verb.ASK), int(Verb.TELL)})
 _MANY = 64
 _MOST = 16_384
 """Unacknowledged messages after which a peer is asked about them, and those that are kept at most."""
-_QUESTIONS = frozenset(
-    int(verb) for verb in (Verb.SPAWN, Verb.STOP, Verb.STATUS, Verb.FETCH, Verb.PUBLISH, Verb.SUBSCRIBE)
-)
 
 
 class Broker:
@@ -79,7 +76,7 @@ class Broker:
             if peer is None:
                 return
         elif peer.channel is not None:
-            peer.channel.arrived(frames)
+            peer.channel.received += 1
         peer.seen = now
         handlers = _HANDLERS[peer.role]
         if len(frames) == 2:
@@ -87,14 +84,14 @@ class Broker:
         else:
             self._handle_blobs(peer, handlers, records, frames)
         if peer.requests is not None:
-            _expect_answers(peer, records)
+            expect_answers(peer, records)
 
     def _malformed(self, route: bytes, peer: Peer | None, lockstep: bool, error: ProtocolError) -> None:
         """Answer a message that is not OMB/1; from a session it counts as one all the same."""
         if peer is not None:
             peer.seen = self.mesh.now
             if peer.channel is not None:
-                peer.channel.arrived(())
+                peer.channel.received += 1
         stray(self.mesh, route, 0, error, lockstep=lockstep)
 
     def _handle(self, peer: Peer, handlers: dict[int, _Handler], records: list[Record]) -> None:
@@ -205,7 +202,7 @@ class Broker:
             if peer.route is None:
                 continue  # what is queued waits for it to come back
             if peer.requests is not None:
-                _reply(peer, messages)
+                reply(peer, messages)
             elif peer.records:
                 _pack(peer, messages)
         dirty.clear()
@@ -228,36 +225,6 @@ class Broker:
     def check_invariants(self) -> None:
         """Raise ``AssertionError`` where the state does not hold together; for tests."""
         check_invariants(self.mesh)
-
-
-def _expect_answers(peer: Peer, records: list[Record]) -> None:
-    """Note which numbers of a REQ peer's message are still to be answered."""
-    assert peer.requests is not None
-    answered = {record[1] for record in peer.records if record[0] in ANSWERS}
-    open_: set[int] = set()
-    for verb, about, *_ in records:
-        if about in answered or not isinstance(peer, Client):
-            continue
-        task = peer.tasks.get(about)
-        if (verb in _TASKS and task is not None and not task.kind.silent) or (verb in _QUESTIONS and about):
-            open_.add(about)
-    peer.requests.append(open_)
-    peer.stir()
-
-
-def _reply(peer: Peer, messages: list[Message]) -> None:
-    """Send a REQ peer its one message once all that it asked is answered."""
-    requests = peer.requests
-    assert requests is not None and peer.route is not None
-    for record in peer.records:
-        if record[0] in ANSWERS:
-            for open_ in requests:
-                open_.discard(record[1])
-    while requests and not requests[0]:
-        requests.popleft()
-        peer.reply = records, blobs = peer.records, peer.blobs
-        peer.records, peer.blobs = [], []
-        messages.append((peer.route, [b"", *encode(records, blobs)]))
 
 
 def _pack(peer: Peer, messages: list[Message]) -> None:

@@ -116,7 +116,7 @@ def _check_tasks(mesh: Mesh, pools: list[Pool]) -> None:
             if task.worker is not None:
                 assert task.worker.attempts.get(task.aid) is task, f"{client}: task {seq} is not at its worker"
             elif task.kind.ttl is not None:
-                assert task.kind.expiring[seq][1] is task, f"{client}: nobody sees that task {seq} expires"
+                assert task.kind.expiring.get(seq, (0, None))[1] is task, f"{client}: nobody sees task {seq} expire"
         for priority, window in client.windows.items():
             held = [task for task in client.tasks.values() if task.kind.priority == priority]
             assert window.tasks == len(held), f"{client}: window of lane {priority} is off"

@@ -152,7 +152,7 @@ def _may_add(mesh: Mesh, node: Node, pool: Pool) -> bool:
         cpus = node.base  # a node that keeps a base of workers up wants no more of them
     active = len(mine) - lent + coming
     most = max(1.0, cpus) * _PER_CPU
-    return lent <= _MOST_LENT and active < most and (active + 1) * pool.shape.cpus <= cpus + _EPSILON
+    return lent < _MOST_LENT and active < most and (active + 1) * pool.shape.cpus <= cpus + _EPSILON
 
 
 def make_room(mesh: Mesh, node: Node, shape: Shape) -> bool:

@@ -21,6 +21,7 @@ from .actors import adopt, end_actor, name_taken
 from .clients import drop_client
 from .events import Event
 from .hello import Hello, parse_hello
+from .lockstep import repeat_reply
 from .losses import bury, lose
 from .nodes import drop_node, room_came
 from .peers import Client, Node, Peer, Worker
@@ -30,11 +31,9 @@ from .recall import recall
 from .state import Mesh
 from .workers import freed
 
-__all__ = ["ANSWERS", "greet", "leave", "lose_link", "probe", "stray"]
+__all__ = ["greet", "leave", "lose_link", "probe", "stray"]
 
 _PEERS: dict[str, type[Peer]] = {"client": Client, "worker": Worker, "actor": Worker, "node": Node}
-ANSWERS = frozenset({int(Verb.RESULT), int(Verb.FAILED), int(Verb.ERROR)})
-"""The verbs that answer a request."""
 
 
 # ---------------------------------------------------------------------- coming
@@ -159,7 +158,7 @@ def _relink(mesh: Mesh, peer: Peer, route: bytes) -> None:
     mesh.routes[route] = peer
     mesh.note("returned", peer, session=peer.session)
     if peer.requests is not None:
-        _repeat_reply(peer)
+        repeat_reply(peer)
     if peer.records:
         peer.stir()
     if isinstance(peer, Worker) and peer.pool is not None:
@@ -167,21 +166,6 @@ def _relink(mesh: Mesh, peer: Peer, route: bytes) -> None:
         mesh.stir(peer.pool)
     elif isinstance(peer, Node):
         room_came(mesh, peer)
-
-
-def _repeat_reply(peer: Peer) -> None:
-    """Queue the answers of the last reply again: a REQ peer that begins anew on another link has not got it."""
-    assert peer.requests is not None
-    peer.requests.clear()
-    records, blobs = peer.reply
-    peer.reply = [], []
-    at = 0
-    for record in reversed(records):
-        owned = blobs[len(blobs) - at - record[4] : len(blobs) - at]
-        at += record[4]
-        if record[0] in ANSWERS:
-            peer.records.insert(0, record)
-            peer.blobs[:0] = owned
 
 
 def _lose_unheld(mesh: Mesh, worker: Worker, running: frozenset[int]) -> None:

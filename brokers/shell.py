@@ -54,6 +54,7 @@ class Shell:
         self._running = True
         self._host = host_key()
         self._stalled: dict[bytes, deque[list[Blob]]] = {}
+        self._stalled_bytes: dict[bytes, int] = {}
         self._pidfds: dict[int, bytes] = {}
         self._watched: dict[bytes, int] = {}
         self._poll = select.poll()
@@ -102,7 +103,7 @@ class Shell:
             return False
         core.advance(now)
         for event in core.events():
-            self._note(event)
+            self._note(event, now)
         if self._stalled:
             self._retry(now)
         for route, frames in core.output():
@@ -113,14 +114,16 @@ class Shell:
         waiting = self._stalled.get(route)
         if waiting is not None:
             waiting.append(frames)
-            if sum(len(frame) for message in waiting for frame in message) > _STALLED_BYTES:
-                del self._stalled[route]
+            self._stalled_bytes[route] += sum(map(len, frames))
+            if self._stalled_bytes[route] > _STALLED_BYTES:
+                del self._stalled[route], self._stalled_bytes[route]
                 _log.warning("peer takes nothing and is given up", extra={"route": route.hex()})
                 self._core.send_failed(route, now)
             return
         sent = send(self._router, [route, *frames])
         if sent is Sent.FULL:
             self._stalled[route] = deque([frames])
+            self._stalled_bytes[route] = sum(map(len, frames))
         elif sent is Sent.GONE:
             self._core.send_failed(route, now)
 
@@ -131,12 +134,12 @@ class Shell:
                 sent = send(self._router, [route, *waiting[0]])
                 if sent is Sent.FULL:
                     break
-                waiting.popleft()
+                self._stalled_bytes[route] -= sum(map(len, waiting.popleft()))
                 if sent is Sent.GONE:
                     waiting.clear()
                     self._core.send_failed(route, now)
             if not waiting:
-                del self._stalled[route]
+                del self._stalled[route], self._stalled_bytes[route]
 
     def _other(self, ready: list[tuple[int, int]], now: float) -> None:
         """Deal with what is no message: signals, the owner's end, authentication, a local peer's death."""
@@ -152,7 +155,7 @@ class Shell:
             elif source == self._zap_fd and self._authenticator is not None:
                 self._authenticator.handle()
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: Event, now: float) -> None:
         """Log an event; watch the process of a peer that lives on this host, forget that of one that left."""
         _log.log(
             logging.WARNING if event.what == "refused" else logging.INFO,
@@ -163,6 +166,9 @@ class Shell:
         if event.what == "joined" and event.pid and event.boot == self._host and event.session not in self._watched:
             try:
                 fd = os.pidfd_open(event.pid)
+            except ProcessLookupError:
+                self._core.peer_died(event.session, now, "its process ended")
+                return
             except OSError:
                 return
             self._pidfds[fd] = event.session

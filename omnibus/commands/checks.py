@@ -206,19 +206,6 @@ def check_memory() -> Iterator[Finding]:
     )
 
 
-def check_huge_pages() -> Iterator[Finding]:
-    """Look at whether the mesh's processes get the huge pages that they ask for: large frames are received faster."""
-    path = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    chosen = path.read_text().partition("[")[2].partition("]")[0]
-    if chosen == "never":
-        advice = (
-            f"echo madvise > {path} (as root): tensors of megabytes are then received up to twice as fast"
-        )
-        yield Finding("huge pages", "warn", "transparent huge pages are off", advice)
-    else:
-        yield Finding("huge pages", "ok", chosen)
-
-
 def check_gpus() -> Iterator[Finding]:
     """Look at the GPUs: those that a node would give out, and what the driver's own tool says."""
     given = find_gpus()
@@ -273,7 +260,6 @@ HOST_CHECKS: Final[dict[str, Callable[[], Iterator[Finding]]]] = {
     "/dev/shm": check_shared_memory,
     "limits": check_limits,
     "memory": check_memory,
-    "huge pages": check_huge_pages,
     "gpus": check_gpus,
     "host name": check_host_name,
 }

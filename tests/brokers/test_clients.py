@@ -131,6 +131,7 @@ def test_a_message_whose_number_comes_again_is_not_handled_again(broker: Recorde
     client.claim(Verb.RESULT, 1)
     client.send(submit(1, verb=Verb.ASK))
     client.claim(Verb.FAILED, 1, state="refused")
+    client.send(define(2, actor="a", method="m", tell=True), submit(1, 2, verb=Verb.TELL))
     actor.nothing()
 
 

@@ -327,7 +327,7 @@ def test_the_doctor_sees_the_mesh_and_the_host(address: str, run_dir: Path) -> N
     assert package.__version__ in said["versions"]
     assert said["members"] == "nodes: 1, workers: 1"
     expected = {"kernel", "packages", "libzmq", "run directory", "run file", "/dev/shm", "memfd", "open files"}
-    assert expected | {"processes", "cpus", "memory", "huge pages", "gpus", "host name"} <= set(states)
+    assert expected | {"processes", "cpus", "memory", "gpus", "host name"} <= set(states)
 
 
 def test_the_doctor_fails_a_mesh_that_does_not_answer(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ LAYERS: dict[int, str] = {
         omnibus.brokers.actors  omnibus.brokers.catalog  omnibus.brokers.clients  omnibus.brokers.dispatch
         omnibus.brokers.ends  omnibus.brokers.events  omnibus.brokers.hello  omnibus.brokers.invariants
         omnibus.brokers.kinds  omnibus.brokers.lanes  omnibus.brokers.ledger  omnibus.brokers.lending
-        omnibus.brokers.losses  omnibus.brokers.nodes  omnibus.brokers.numbers  omnibus.brokers.peers
+        omnibus.brokers.lockstep  omnibus.brokers.losses  omnibus.brokers.nodes  omnibus.brokers.numbers
+        omnibus.brokers.peers
         omnibus.brokers.placement  omnibus.brokers.pools  omnibus.brokers.publishing  omnibus.brokers.reading
         omnibus.brokers.recall  omnibus.brokers.sessions  omnibus.brokers.sharing  omnibus.brokers.shelf
         omnibus.brokers.state  omnibus.brokers.status  omnibus.brokers.tasks  omnibus.brokers.topics
@@ -76,7 +77,8 @@ PURE = _names("""
     omnibus.brokers.actors  omnibus.brokers.catalog  omnibus.brokers.clients  omnibus.brokers.core
     omnibus.brokers.dispatch  omnibus.brokers.ends  omnibus.brokers.events  omnibus.brokers.hello
     omnibus.brokers.invariants  omnibus.brokers.kinds  omnibus.brokers.lanes  omnibus.brokers.ledger
-    omnibus.brokers.lending  omnibus.brokers.losses  omnibus.brokers.nodes  omnibus.brokers.numbers
+    omnibus.brokers.lending  omnibus.brokers.lockstep  omnibus.brokers.losses  omnibus.brokers.nodes
+    omnibus.brokers.numbers
     omnibus.brokers.peers  omnibus.brokers.placement  omnibus.brokers.pools  omnibus.brokers.publishing
     omnibus.brokers.reading  omnibus.brokers.recall  omnibus.brokers.sessions  omnibus.brokers.sharing
     omnibus.brokers.shelf  omnibus.brokers.state  omnibus.brokers.status  omnibus.brokers.tasks
