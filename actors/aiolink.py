@@ -57,6 +57,7 @@ class AsyncLink:
         self._unsent: deque[list[Blob]] = deque()
         self._scheduled = False
         self._open = False
+        self._broken = False
         self._retry: asyncio.TimerHandle | None = None
         self._lost: asyncio.TimerHandle | None = None
         self._broker_fd: int | None = None
@@ -69,6 +70,7 @@ class AsyncLink:
         self.loop.add_reader(descriptor(self._socket), self.pump)
         if self._watch is not None:
             self.loop.add_reader(descriptor(self._watch.monitor), self._observe)
+            self._observe()  # it is edge-triggered too, and an edge may have gone by
         self.pump()
 
     async def welcome(self, timeout: float) -> bool:
@@ -195,14 +197,17 @@ class AsyncLink:
         """Say HELLO anew over a link that is new; give up one that does not come back."""
         assert self._watch is not None
         for event in self._watch.events():
-            if event.what == "up" and self._lost is not None:
-                self._lost.cancel()
-                self._lost = None
+            if event.what == "up" and self._broken:
+                self._broken = False
+                if self._lost is not None:
+                    self._lost.cancel()
                 self._inbox.greet()
                 self.post()
-            elif event.what == "down" and self._lost is None and self._address:
-                why = f"the link to {self._address} broke and did not come back within {_GRACE:g} s"
-                self._lost = self.loop.call_later(_GRACE, self.fail, Unreachable(why))
+            elif event.what == "down" and not self._broken:
+                self._broken = True
+                if self._address:
+                    why = f"the link to {self._address} broke and did not come back within {_GRACE:g} s"
+                    self._lost = self.loop.call_later(_GRACE, self.fail, Unreachable(why))
 
         last = self._watch.last
         if last is not None and last.what == "refused" and not self._inbox.welcome:

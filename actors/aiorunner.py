@@ -18,18 +18,17 @@ from typing import Any, Final
 
 from omnibus import running
 from omnibus.errors import OmnibusError, SetupFailed
-from omnibus.linkwatch import LinkWatch
 from omnibus.payload import encode
 from omnibus.protocol import Blob
 from omnibus.sharedmem import StatusPage
 
 from .aiolink import AsyncLink
 from .calls import has_coroutines
-from .endings import Abort, Ending, Fault, aborted, of_mesh
+from .endings import Abort, Ending, Fault, aborted, check_size, not_a_stream, not_a_value, of_mesh
 from .inbox import STREAM_CREDIT, Inbox, Job
-from .runner import ENCODING, LAST_WORDS, LATER, QUICK, RUNNING, Runner, close_loop
+from .runner import ENCODING, LAST_WORDS, LATER, QUICK, RUNNING, Runner
 
-__all__ = ["AsyncRunner", "run_child"]
+__all__ = ["AsyncRunner"]
 
 _clock: Final = time.perf_counter_ns
 
@@ -216,7 +215,7 @@ class AsyncRunner(Runner):
     def _go_on(self, job: Job, value: Any) -> Any:
         """Have the loop bring to its end what a call only began."""
         if type(value) is not CoroutineType and not job.work.stream:
-            raise Fault(self.not_a_value(job, value))
+            raise Fault(not_a_value(self.calls.title(job.work), value))
         self.inside = 0
         aid = job.aid
         attempt = self._attempts[aid] = Attempt(job, _clock())
@@ -249,11 +248,11 @@ class AsyncRunner(Runner):
             await self._stream_on(job, value)
             value = None
         elif isinstance(value, (GeneratorType, AsyncGeneratorType)):
-            raise Fault(self.not_a_value(job, value))
+            raise Fault(not_a_value(self.calls.title(job.work), value))
         try:
             body, blobs = encode(value, code=self._code)
             if blobs:
-                self._check(blobs)
+                check_size(blobs, self.inbox.welcome)
         except OmnibusError as error:
             raise Fault(type(error)(of_mesh(error, self._where(job, ENCODING))[0]["message"])) from None
         return body, blobs
@@ -298,7 +297,7 @@ class AsyncRunner(Runner):
         try:
             parts = iter(value)
         except TypeError:
-            raise Fault(self.not_a_stream(job, value)) from None
+            raise Fault(not_a_stream(self.calls.title(job.work), value)) from None
         while True:
             self.inside = job.aid
             try:
@@ -356,54 +355,3 @@ class AsyncRunner(Runner):
 
 def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
-
-
-def run_child(
-    inbox: Inbox,
-    socket: Any,
-    page: StatusPage | None,
-    adopt: Callable[[Runner], None],
-    *,
-    code: bool,
-    watch: LinkWatch | None,
-    before: Callable[[], None],
-) -> None:
-    """Live as an actor with coroutines, whose making waits in ``inbox``.
-
-    ``adopt`` is told of its runner, ``before`` is called before each message goes out. Returns when it is to stop, with
-    the actor torn down; raises the ``SystemExit`` that its code raised.
-    """
-    loop = asyncio.new_event_loop()
-    try:
-        loop.run_until_complete(_live(inbox, socket, page, adopt, code=code, watch=watch, before=before))
-    finally:
-        close_loop(loop)
-
-
-async def _live(
-    inbox: Inbox,
-    socket: Any,
-    page: StatusPage | None,
-    adopt: Callable[[Runner], None],
-    *,
-    code: bool,
-    watch: LinkWatch | None,
-    before: Callable[[], None],
-) -> None:
-    link = AsyncLink(inbox, socket, watch, before=before)
-    most = inbox.queue[0].work.head.get("concurrency", 1)
-    runner = AsyncRunner(inbox, page, link, code=code, concurrency=most)
-    adopt(runner)
-    link.open(runner.work)
-    try:
-        await asyncio.wait([link.ended])
-        if runner.leaving is not None:
-            raise runner.leaving
-        await runner.finish(None)
-        await runner.tear_down_on()
-    finally:
-        failure = link.ended.exception() if link.ended.done() else None
-        await link.drain()
-        link.close()
-    if failure is not None and inbox.refusal is None and not inbox.parted:
-        raise failure

@@ -9,12 +9,39 @@ there, a result that cannot be sent) arrives as its own class.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
+from types import AsyncGeneratorType
 from typing import Any, Final
 
-from omnibus.errors import Cancelled, OmnibusError, RemoteError, SetupFailed, TaskTimeout, WorkerDied
+from omnibus.errors import (
+    Cancelled,
+    CapacityExceeded,
+    NotPicklable,
+    OmnibusError,
+    RemoteError,
+    SetupFailed,
+    TaskTimeout,
+    UsageError,
+    WorkerDied,
+)
 from omnibus.payload import encode_error
+from omnibus.protocol import Limits
 
-__all__ = ["REVOKED", "Abort", "Ending", "Fault", "aborted", "is_surrender", "of_mesh", "of_user", "revoked"]
+__all__ = [
+    "REVOKED",
+    "Abort",
+    "Ending",
+    "Fault",
+    "aborted",
+    "check_size",
+    "is_surrender",
+    "not_a_stream",
+    "not_a_value",
+    "of_mesh",
+    "of_user",
+    "revoked",
+]
 
 Ending = tuple[dict[str, Any], bytes | None]
 """The head and the body of a FAIL record."""
@@ -23,6 +50,8 @@ REVOKED: Final = "Revoked"
 """Names an attempt that never began: the broker hands it out again, and it costs nothing."""
 
 _MESSAGE: Final = 16 * 1024
+_LIMITS: Final = Limits()
+_OURS: Final = (os.path.dirname(__file__) + os.sep, os.path.dirname(os.__file__) + "/asyncio/")
 _SILENT: Final = "<no text: the exception's own methods raised {}>"
 
 
@@ -78,7 +107,7 @@ def of_user(error: BaseException, *, code: bool, setup: str = "") -> Ending:
     ``setup`` names the actor whose making raised it: that is its :class:`SetupFailed`.
     """
     try:
-        return _describe(error, code, setup)
+        return _describe(_from_user(error), code, setup)
     except Exception as fault:
         return _bare(error, setup, type(fault).__name__)
     except (KeyboardInterrupt, SystemExit, GeneratorExit) as fault:  # raised by a user's __str__, and no more than that
@@ -98,6 +127,14 @@ def _describe(error: BaseException, code: bool, setup: str) -> Ending:
     return _remote(kind, f"{_short(kind)}: {message}" if message else _short(kind), facts["traceback"]), body
 
 
+def _from_user(error: BaseException) -> BaseException:
+    """Leave out of a traceback what called the user's code: the mesh's own, and the loop."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        trace = trace.tb_next
+    return error.with_traceback(trace)
+
+
 def _remote(kind: str, message: str, traceback: str) -> dict[str, Any]:
     return {"error": RemoteError.__name__, "message": message, "type": kind, "traceback": traceback}
 
@@ -113,3 +150,35 @@ def _bare(error: BaseException, setup: str, fault: str) -> Ending:
     if setup:
         return {"error": SetupFailed.__name__, "message": f"{setup} could not be set up: {message}"}, None
     return _remote(kind, message, ""), None
+
+
+# ---------------------------------------------------------------------- values that cannot be sent
+
+
+def not_a_value(title: str, value: Any) -> NotPicklable:
+    """Return the error for a generator that came where a value was expected; close it. ``title`` names the call."""
+    if type(value) is not AsyncGeneratorType:
+        value.close()
+    return NotPicklable(
+        f"{title} returned a {type(value).__name__}, which cannot be sent as a value: return a list, or make it an "
+        "actor's message and read that by ref.stream(...)"
+    )
+
+
+def not_a_stream(title: str, value: Any) -> UsageError:
+    """Return the error for a value that came where a stream was expected."""
+    return UsageError(
+        f"{title} returned a {type(value).__qualname__}, which cannot be streamed: yield the parts, or return an "
+        "iterable; ask() is for a single answer"
+    )
+
+
+def check_size(buffers: Sequence[Any], welcome: Mapping[str, Any]) -> None:
+    """Raise :class:`CapacityExceeded` for what no message can hold, by the limits in the broker's ``welcome``."""
+    limits = welcome.get("limits") or {}
+    most, size = limits.get("blobs", _LIMITS.blobs), limits.get("message_bytes", _LIMITS.message_bytes)
+    if len(buffers) >= most:
+        raise CapacityExceeded(f"{len(buffers)} large parts, and a message holds {most}: send fewer, or a stream")
+    largest = max(memoryview(buffer).nbytes for buffer in buffers)
+    if largest > size:
+        raise CapacityExceeded(f"a part of {largest} bytes, and a message holds {size}: send it in parts")

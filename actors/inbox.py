@@ -288,6 +288,13 @@ class Inbox:
             work.told = work.cost
             self.records.append([Verb.TIMED, work.number, work.cost, None, 0])
 
+    @property
+    def unsent(self) -> bool:
+        """Whether there is something to send now."""
+        if self._channel is None:
+            return bool(self.records)
+        return bool(self._again or self.records) if self.ready else bool(self._greeting)
+
     def take(self) -> list[list[Blob]]:
         """Return the messages to send now."""
         if self._channel is not None:

@@ -25,7 +25,7 @@ from omnibus.sockets import Sent, descriptor, receive, send
 
 from .calls import has_coroutines
 from .inbox import Inbox
-from .runner import Runner
+from .runner import Runner, close_loop
 
 if TYPE_CHECKING:
     from .config import ChildConfig
@@ -150,25 +150,42 @@ class Process:
             return False
 
     def _run_on_loop(self) -> int:
-        """Go on as an actor with coroutines."""
-        from .aiorunner import run_child
+        """Go on as an actor with coroutines, to the end; return the exit status."""
+        import asyncio
 
-        def adopt(runner: Runner) -> None:
-            self._runner = runner
-
+        loop = asyncio.new_event_loop()
         try:
-            run_child(
-                self._inbox,
-                self._socket,
-                self._page,
-                adopt,
-                code=self._code,
-                watch=self._watch,
-                before=_flush_output,
-            )
+            loop.run_until_complete(self._live())
         except SystemExit as leaving:
             return self._end(leaving.code)
+        finally:
+            close_loop(loop)
         return self._end(self._refused())
+
+    async def _live(self) -> None:
+        """Live on the running loop; raise the ``SystemExit`` that the actor's code raised, or what ended the link."""
+        import asyncio
+
+        from .aiolink import AsyncLink
+        from .aiorunner import AsyncRunner
+
+        inbox = self._inbox
+        link = AsyncLink(inbox, self._socket, self._watch, before=_flush_output)
+        most = inbox.queue[0].work.head.get("concurrency", 1)
+        self._runner = runner = AsyncRunner(inbox, self._page, link, code=self._code, concurrency=most)
+        link.open(runner.work)
+        try:
+            await asyncio.wait([link.ended])
+            if runner.leaving is not None:
+                raise runner.leaving
+            await runner.finish(None)
+            await runner.tear_down_on()
+        finally:
+            failure = link.ended.exception() if link.ended.done() else None
+            await link.drain()
+            link.close()
+        if failure is not None and inbox.refusal is None and not inbox.parted:
+            raise failure
 
     # ------------------------------------------------------------------ the socket
 
@@ -176,7 +193,7 @@ class Process:
         """Take all that came, for behind work may stand its end; where there is none, send what is unsent and wait."""
         if self._receive_waiting():
             return
-        if self._inbox.records:
+        if self._inbox.unsent:
             self._flush()
         else:
             self._idle = True

@@ -12,7 +12,7 @@ leaves its wish in ``missed``.
 
 from __future__ import annotations
 
-import os
+import functools
 import threading
 import time
 import traceback
@@ -21,13 +21,14 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from omnibus import running
-from omnibus.errors import CapacityExceeded, NotPicklable, OmnibusError, UsageError
+from omnibus.errors import OmnibusError
 from omnibus.payload import decode_call, encode
-from omnibus.protocol import Blob, Limits
+from omnibus.protocol import Blob
 from omnibus.sharedmem import StatusPage
 
+from . import endings
 from .calls import Calls
-from .endings import Abort, Ending, Fault, aborted, is_surrender, of_mesh, of_user, revoked
+from .endings import Abort, Ending, Fault
 from .inbox import STREAM_CREDIT, Inbox, Job
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class Runner:
         if inbox.cancelled:
             self._heed()
         if page is not None and not page.begin(aid):
-            inbox.fail(aid, *revoked("it was recalled before it began"))
+            inbox.fail(aid, *endings.revoked("it was recalled before it began"))
             return
         self._enter((job, self._wanted))
         stage = LOADING
@@ -153,7 +154,7 @@ class Runner:
                 stage = ENCODING
                 result, buffers = encode(value, code=self._code)
                 if buffers:
-                    self._check(buffers)
+                    endings.check_size(buffers, inbox.welcome)
             except Abort:
                 raise
             except SystemExit as leaving:
@@ -162,7 +163,7 @@ class Runner:
                 ending = self._ending(job, error, stage)
             self.inside = 0
         except Abort as abort:
-            ending = aborted(abort.reason, work.timeout)
+            ending = endings.aborted(abort.reason, work.timeout)
         self._exit(job)
         if ending is None:
             inbox.answer(aid, result, buffers)
@@ -236,16 +237,14 @@ class Runner:
 
     def _ending(self, job: Job, error: BaseException, stage: int) -> Ending:
         """Return how an attempt ends that raised ``error``."""
-        if self._aborted == job.aid:
-            return aborted(self._reason(job.aid), job.work.timeout)  # whatever the user's code made of the Abort
+        if self._aborted == job.aid or (endings.is_surrender(error) and self._wanted(job.aid)):
+            return endings.aborted(self._reason(job.aid), job.work.timeout)  # whatever the user's code made of it
         if isinstance(error, Fault):
-            return of_mesh(error.error)
+            return endings.of_mesh(error.error)
         if isinstance(error, OmnibusError) and stage != RUNNING:
-            return of_mesh(error, self._where(job, stage))
-        if is_surrender(error) and self._wanted(job.aid):
-            return aborted(self._reason(job.aid), job.work.timeout)
-        setup = self._actor_name(job) if job.setup else ""
-        return of_user(_from_user(error), code=self._code, setup=setup)
+            return endings.of_mesh(error, self._where(job, stage))
+        setup = f"actor {job.work.head.get('name', '')}".rstrip() if job.setup else ""
+        return endings.of_user(error, code=self._code, setup=setup)
 
     def _where(self, job: Job, stage: int) -> str:
         if stage == DECODING:
@@ -254,29 +253,11 @@ class Runner:
             return f"the result of {self.calls.title(job.work)}"
         return ""
 
-    def _actor_name(self, job: Job) -> str:
-        return f"actor {job.work.head.get('name', '')!s}".rstrip()
-
-    def _check(self, buffers: list[Any]) -> None:
-        """Raise :class:`CapacityExceeded` for what no message can hold."""
-        limits = self.inbox.welcome.get("limits") or {}
-        most, size = limits.get("blobs", _LIMITS.blobs), limits.get("message_bytes", _LIMITS.message_bytes)
-        if len(buffers) >= most:
-            raise CapacityExceeded(f"{len(buffers)} large parts, and a message holds {most}: send fewer, or a stream")
-        largest = max(memoryview(buffer).nbytes for buffer in buffers)
-        if largest > size:
-            raise CapacityExceeded(f"a part of {largest} bytes, and a message holds {size}: send it in parts")
-
     # ------------------------------------------------------------------ the actor
 
     def _maker(self, job: Job) -> Callable[..., Any]:
         """Return what makes the actor of a set-up job."""
-        cls = self.calls.load(job.work)
-
-        def make(*args: Any, **kwargs: Any) -> Any:
-            return self.calls.make(cls, *args, **kwargs)
-
-        return make
+        return functools.partial(self.calls.make, self.calls.load(job.work))
 
     def tear_down(self) -> None:
         """Let the actor clean up, and end what its coroutines left; its errors are its own, and only shown."""
@@ -298,16 +279,8 @@ class Runner:
         if job.work.stream:
             return self._stream(job, value)
         if type(value) in _SPECIAL:
-            raise Fault(self.not_a_value(job, value))
+            raise Fault(endings.not_a_value(self.calls.title(job.work), value))
         return value
-
-    def not_a_value(self, job: Job, value: Any) -> NotPicklable:
-        """Return the error for a generator that came where a value was expected; close it."""
-        if type(value) is not AsyncGeneratorType:
-            value.close()
-        title = self.calls.title(job.work)
-        way = "read it by ref.stream(...)" if "method" in job.work.head else "return a list, or let an actor stream it"
-        return NotPicklable(f"{title} returned a {type(value).__name__}, which cannot be sent as a value: {way}")
 
     def _await(self, coroutine: Any) -> Any:
         """Run a coroutine to its end: nothing else runs meanwhile but what it started itself."""
@@ -355,7 +328,7 @@ class Runner:
         try:
             body, buffers = encode(part, code=self._code)
             if buffers:
-                self._check(buffers)
+                endings.check_size(buffers, self.inbox.welcome)
         except OmnibusError as error:
             raise Fault(type(error)(f"a part of what {self.calls.title(job.work)} yields: {error}")) from None
         return body, buffers
@@ -389,19 +362,12 @@ class Runner:
         try:
             return iter(value)
         except TypeError:
-            raise Fault(self.not_a_stream(job, value)) from None
-
-    def not_a_stream(self, job: Job, value: Any) -> UsageError:
-        """Return the error for a value that came where a stream was expected."""
-        return UsageError(
-            f"{self.calls.title(job.work)} returned a {type(value).__qualname__}, which cannot be streamed: yield the "
-            "parts, or return an iterable; ask() is for a single answer"
-        )
+            raise Fault(endings.not_a_stream(self.calls.title(job.work), value)) from None
 
     def _drain(self, iterator: Any) -> Iterator[Any]:
         while True:
             try:
-                yield self._await(_next(iterator))
+                yield self._await(_whole(iterator.__anext__()))
             except StopAsyncIteration:
                 return
 
@@ -411,13 +377,9 @@ class Runner:
             if type(value) is GeneratorType:
                 value.close()
             elif type(value) is AsyncGeneratorType:
-                self._await(_aclose(value))
+                self._await(_whole(value.aclose()))
         except Exception:
             traceback.print_exc()
-
-
-_LIMITS: Final = Limits()
-_OURS: Final = (os.path.dirname(__file__) + os.sep, os.path.dirname(os.__file__) + "/asyncio/")
 
 
 def close_loop(loop: asyncio.AbstractEventLoop) -> None:
@@ -433,17 +395,6 @@ def close_loop(loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
-async def _next(iterator: Any) -> Any:
-    return await iterator.__anext__()
-
-
-async def _aclose(generator: Any) -> None:
-    await generator.aclose()
-
-
-def _from_user(error: BaseException) -> BaseException:
-    """Leave out of a traceback what called the user's code: the mesh's own, and the loop."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
-        trace = trace.tb_next
-    return error.with_traceback(trace)
+async def _whole(awaitable: Any) -> Any:
+    """Make a coroutine of what can only be awaited, as a task takes nothing else."""
+    return await awaitable

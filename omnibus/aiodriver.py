@@ -15,7 +15,7 @@ from typing import Any
 import zmq
 
 from omnibus.errors import ConnectTimeout, Unreachable
-from omnibus.hostid import host_key
+from omnibus.handshake import watch_broker
 from omnibus.linkwatch import LinkWatch
 from omnibus.peer import ClientPeer
 from omnibus.protocol import BATCH, INLINE, Blob, Record, Verb
@@ -26,6 +26,7 @@ __all__ = ["AsyncDriver"]
 _TURN = 32
 """Messages taken in one turn of the loop."""
 _FULL_RETRY = 0.005
+_LINK_GRACE = 30.0
 
 
 class AsyncDriver:
@@ -64,18 +65,9 @@ class AsyncDriver:
             raise ConnectTimeout(f"no answer from {self._address} within {timeout:g} s{why}") from None
         if self.peer.failure is not None:
             raise self.peer.failure
-        self._watch_broker()
-
-    def _watch_broker(self) -> None:
-        """Have the broker's death seen at once where it runs on this host."""
-        welcome = self.peer.welcome
-        if welcome.get("boot") != host_key():
-            return
-        try:
-            self._broker_fd = os.pidfd_open(int(welcome["pid"]))
-        except (OSError, KeyError, ValueError):
-            return
-        self.loop.add_reader(self._broker_fd, self._broker_ended)
+        self._broker_fd = watch_broker(self.peer.welcome)
+        if self._broker_fd is not None:
+            self.loop.add_reader(self._broker_fd, self._broker_ended)
 
     def _broker_ended(self) -> None:
         self._pump()
@@ -90,9 +82,14 @@ class AsyncDriver:
                 self._schedule()
             elif event.what == "down":
                 self._lost = True
+                self.loop.call_later(_LINK_GRACE, self._give_up)
         last = self._watch.last
         if last is not None and last.what == "refused" and not self.peer.ready:
             self._fail(ConnectTimeout(f"{self._address} refused this link: {last.why}"))
+
+    def _give_up(self) -> None:
+        if self._lost and not self.closed:
+            self._fail(Unreachable(f"the link to {self._address} broke and did not come back within {_LINK_GRACE:g} s"))
 
     def _fail(self, error: BaseException) -> None:
         self.peer.fail(error)
@@ -119,7 +116,7 @@ class AsyncDriver:
         for future, _, _ in waiting:
             future.set_exception(self.peer.failure)
         deadline = self.loop.time() + timeout
-        while self.peer.out and self.peer.ready and not self._send_all() and self.loop.time() < deadline:
+        while self.peer.unsent and self.peer.ready and not self._send_all() and self.loop.time() < deadline:
             await asyncio.sleep(_FULL_RETRY)
         for fd in (self._fd, self._monitor_fd):
             self.loop.remove_reader(fd)

@@ -213,6 +213,7 @@ class Bus(Face[Submitter]):
         _buses.discard(self)
         if self._driver.closed or not self._driver.mine:
             return 0
+        self._driver._refuse_inside()
         unfinished = self._peer.stop()
         if self._mesh is not None:
             self._mesh.stop_node()

@@ -17,10 +17,12 @@ from collections.abc import Sequence
 from omnibus.errors import ProtocolError
 from omnibus.protocol import Blob, Record, Verb
 
-__all__ = ["ACK_EVERY", "Channel"]
+__all__ = ["ACK_BYTES", "ACK_EVERY", "Channel"]
 
 ACK_EVERY = 32
 """Messages that may come before they are acknowledged."""
+ACK_BYTES = 1 << 20
+"""Bytes of blobs that may come before they are."""
 
 
 class Channel:
@@ -35,7 +37,7 @@ class Channel:
         self.sent = 0
         self.received = 0
         self._told = 0
-        self._heavy = False
+        self._heavy = 0
         self._kept: deque[list[Blob]] = deque()
 
     @property
@@ -49,16 +51,16 @@ class Channel:
         self._kept.append(frames)
 
     def arrived(self, frames: Sequence[Blob]) -> None:
-        """Count a message that came. One with blobs is acknowledged by the next that goes: they are large, and kept."""
+        """Count a message that came, and the bytes of its blobs, which the other end keeps until it is told."""
         self.received += 1
         if len(frames) > 2:
-            self._heavy = True
+            self._heavy += sum(len(frame) for frame in frames[2:])
 
     def acknowledgement(self) -> Record | None:
         """Return the ACK record to put into the next message, where one is due."""
-        if self.received - self._told < ACK_EVERY and not self._heavy:
+        if self.received - self._told < ACK_EVERY and self._heavy < ACK_BYTES:
             return None
-        self._heavy = False
+        self._heavy = 0
         self._told = self.received
         return [Verb.ACK, self.received, None, None, 0]
 

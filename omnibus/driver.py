@@ -20,9 +20,9 @@ from typing import Any
 
 import zmq
 
-from omnibus.errors import ConnectTimeout, ForkedError, Unreachable
+from omnibus.errors import ConnectTimeout, ForkedError, Unreachable, UsageError
 from omnibus.futures import Future
-from omnibus.hostid import host_key
+from omnibus.handshake import watch_broker
 from omnibus.linkwatch import LinkWatch
 from omnibus.peer import ClientPeer, Lane
 from omnibus.protocol import BATCH, Verb
@@ -70,11 +70,10 @@ class Driver:
         self._idle = False
         self._roused = False
         self._kicked = False
+        self._pumping = 0
         self._followers = 0
         self._lost: float | None = None
         self._thread = threading.Thread(target=self._background, name="omnibus-bus", daemon=True)
-
-    # ------------------------------------------------------------------ start and end
 
     def start(self, timeout: float) -> None:
         """Greet the broker and wait for its welcome.
@@ -96,19 +95,11 @@ class Driver:
                 self._pump()
         if peer.failure is not None:
             raise peer.failure
-        self._watch_broker()
-        self._thread.start()
-
-    def _watch_broker(self) -> None:
-        """Have the broker's death seen at once where it runs on this host."""
-        welcome = self.peer.welcome
-        if welcome.get("boot") == host_key():
-            try:
-                self._broker_fd = os.pidfd_open(int(welcome["pid"]))
-            except (OSError, KeyError, ValueError):
-                return
+        self._broker_fd = watch_broker(peer.welcome)
+        if self._broker_fd is not None:
             self._leading.register(self._broker_fd, select.POLLIN)
             self._idling.register(self._broker_fd, select.POLLIN)
+        self._thread.start()
 
     @property
     def mine(self) -> bool:
@@ -139,13 +130,14 @@ class Driver:
         """
         if self.closed or not self.mine:
             return 0
+        self._refuse_inside()
         self.closed = True
         deadline = time.monotonic() + timeout
         os.eventfd_write(self._rouse_fd, 1)
         os.eventfd_write(self._kick_fd, 1)
         with self.lock:
             unfinished = self.peer.close()
-            while self.peer.out and self.peer.ready and not self._pump_out() and time.monotonic() < deadline:
+            while self.peer.unsent and self.peer.ready and not self._pump_out() and time.monotonic() < deadline:
                 self._socket.poll(10, zmq.POLLOUT)
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout)
@@ -155,8 +147,6 @@ class Driver:
             if fd is not None:
                 os.close(fd)
         return unfinished
-
-    # ------------------------------------------------------------------ threads that submit
 
     def submitted(self) -> None:
         """Learn that something was appended to the peer's ``out``; see that it is sent.
@@ -177,6 +167,8 @@ class Driver:
                     self._release()
             else:
                 self._kick()
+                if self.lock.acquire(False):  # its holder let go before it could see the kick
+                    self._release()
         elif self._idle and not self._roused:
             self._rouse()
 
@@ -194,12 +186,11 @@ class Driver:
         with contextlib.suppress(BlockingIOError, OSError):
             os.eventfd_write(self._kick_fd, 1)
 
-    # ------------------------------------------------------------------ threads that wait
-
     def wait(self, future: Future[Any], timeout: float | None) -> bool:
         """Drive, or wait while another thread drives, until ``future`` is done; return whether it is."""
         if not self.mine:
             self.check()
+        self._refuse_inside()
         if self._lends and (timeout is None or timeout > _PATIENCE):
             return self._wait_lending(future, timeout)
         return self._wait(future, timeout)
@@ -235,8 +226,14 @@ class Driver:
                 self._follow(future, left)
         return True
 
+    def _refuse_inside(self) -> None:
+        """Raise :class:`UsageError` in the thread that receives results, which would wait for itself."""
+        if self._pumping == threading.get_ident():
+            raise UsageError("a callback of a future runs in the thread that receives results, and cannot wait there")
+
     def make_room(self, lane: Lane) -> None:
         """Drive until ``lane`` has room for one more request; raise what ended the session if that came first."""
+        self._refuse_inside()
         peer = self.peer
         while (lane.tasks >= peer.window_tasks or lane.size >= peer.window_bytes) and peer.failure is None:
             if self.lock.acquire(timeout=0.05):
@@ -276,7 +273,7 @@ class Driver:
         elif self._kicked and self.lock.acquire(False):
             self._kicked = False
             try:
-                self._pump_out()
+                self._pump()
             finally:
                 self.lock.release()
 
@@ -306,7 +303,11 @@ class Driver:
                     return received
                 continue
             received = True
-            peer.receive(frames)
+            self._pumping = threading.get_ident()
+            try:
+                peer.receive(frames)
+            finally:
+                self._pumping = 0
             if future is not None and not self._idle and future.done() and not peer.out:
                 return True
 

@@ -165,6 +165,11 @@ class ClientPeer:
                 kept.append(record)
         return kept
 
+    @property
+    def unsent(self) -> bool:
+        """Whether anything waits to be sent."""
+        return bool(self._returned or self._urgent or self.out)
+
     def untake(self, frames: list[Blob]) -> None:
         """Take back a message that the socket did not take; it goes first next time."""
         if self.ready:

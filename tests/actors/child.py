@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import select
@@ -19,6 +20,7 @@ from omnibus.address import Target
 from omnibus.payload import encode_call
 from omnibus.protocol import Record, Verb, decode, encode
 from omnibus.sharedmem import StatusPage
+from tests.support.events import eventually
 from tests.support.sockets import Context
 
 __all__ = ["Child"]
@@ -97,9 +99,16 @@ class Child:
         self._records.clear()
 
     def mend_link(self) -> None:
-        """Listen again where the child tries to come back."""
+        """Listen again where the child tries to come back; ZeroMQ closes sockets in its own time."""
         self._router = self._context.socket(zmq.ROUTER)
-        self._router.bind(self._address)
+
+        def listen() -> bool:
+            with contextlib.suppress(zmq.ZMQError):
+                self._router.bind(self._address)
+                return True
+            return False
+
+        eventually(listen)
 
     def tell(self, *records: Record) -> None:
         """Send records in one message."""

@@ -65,7 +65,7 @@ class Patient:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
             self.ticks += 1
 
     async def wait_for_ticks(self, count: int) -> int:

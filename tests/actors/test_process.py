@@ -170,7 +170,7 @@ def test_a_worker_greets_anew_and_says_what_it_holds(worker: Child) -> None:
 
 
 def test_nonsense_from_the_broker_is_a_fault(worker: Child) -> None:
-    worker.tell_raw(b"nonsense")
+    worker.tell_raw(b"nonsense", b"")
     status, _, words = worker.ended()
     assert status == 70 and "ProtocolError" in words
 
@@ -272,6 +272,6 @@ def test_system_exit_in_a_coroutine_ends_the_process(actor: Child) -> None:
 
 def test_nonsense_is_a_fault_on_a_loop_too(actor: Child) -> None:
     made(actor, "Patient")
-    actor.tell_raw(b"nonsense")
+    actor.tell_raw(b"nonsense", b"")
     status, _, words = actor.ended()
     assert status == 70 and "ProtocolError" in words

@@ -593,7 +593,7 @@ def test_a_generator_is_no_value(bench: Bench, name: str) -> None:
     assert f"jobs:{name} returned a" in head["message"] and "return a list" in head["message"]
     make(bench, "Counter")
     bench.runner.calls.actor.count = jobs.count
-    assert "ref.stream" in error_of(bench.do(bench.define(method="count"), 3))["message"]
+    assert "Counter.count returned a generator" in error_of(bench.do(bench.define(method="count"), 3))["message"]
 
 
 def test_a_stream_that_nobody_wants_is_closed_while_it_waits(bench: Bench) -> None:

@@ -127,6 +127,23 @@ def test_a_callback_runs_although_nobody_waits(bus: Bus) -> None:
     assert ended.wait(10)
 
 
+def test_a_callback_that_would_wait_for_itself_is_told(bus: Bus) -> None:
+    errors: list[BaseException] = []
+    ended = threading.Event()
+
+    def again(future: Future[int]) -> None:
+        try:
+            bus.submit(add, 1).result(5)
+        except omnibus.UsageError as error:
+            errors.append(error)
+        finally:
+            ended.set()
+
+    bus.submit(add, 1).add_done_callback(again)
+    assert ended.wait(10) and "callback" in str(errors[0])
+    assert bus.submit(add, 1, 1).result(10) == 2
+
+
 def test_many_threads_share_a_bus(bus: Bus) -> None:
     wrong: list[int] = []
 

@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from omnibus.channel import ACK_EVERY, Channel
+from omnibus.channel import ACK_BYTES, ACK_EVERY, Channel
 from omnibus.errors import ProtocolError
 from omnibus.protocol import Verb
 
@@ -84,11 +84,11 @@ def test_an_acknowledgement_is_due_only_after_enough_messages() -> None:
     assert end.channel.acknowledgement() is None
 
 
-def test_a_message_with_blobs_is_acknowledged_at_once() -> None:
+def test_large_blobs_are_acknowledged_by_the_next_message() -> None:
     channel = Channel()
-    channel.arrived([b"OMB1", b"batch"])
-    assert channel.acknowledgement() is None
     channel.arrived([b"OMB1", b"batch", b"blob"])
+    assert channel.acknowledgement() is None
+    channel.arrived([b"OMB1", b"batch", bytes(ACK_BYTES)])
     assert channel.acknowledgement() == [Verb.ACK, 2, None, None, 0]
     assert channel.acknowledgement() is None
 
