@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from omnibus.errors import ConnectTimeout, OmnibusError, ProtocolError, Unreachable, by_name
-from omnibus.hostid import host_key
+from omnibus.handshake import watch_broker
 from omnibus.linkwatch import LinkWatch
 from omnibus.protocol import Blob
 from omnibus.sockets import Sent, descriptor, receive, send
@@ -26,6 +26,8 @@ _TURN: Final = 32
 """Messages taken in one turn of the loop."""
 _FULL_RETRY: Final = 0.005
 _PATIENCE: Final = 2.0
+_WELCOMED, _PARTED = 1, 2
+"""Numbers of PINGs."""
 _GRACE: Final = 30.0
 """Seconds that a broken link may take to come back."""
 
@@ -61,7 +63,7 @@ class AsyncLink:
         self._retry: asyncio.TimerHandle | None = None
         self._lost: asyncio.TimerHandle | None = None
         self._broker_fd: int | None = None
-        self._welcomed: Callable[[], None] | None = None
+        self._awaited: tuple[Callable[[], bool], asyncio.Future[None]] | None = None
 
     def open(self, heed: Callable[[], None]) -> None:
         """Begin; ``heed`` is called after whatever came."""
@@ -74,14 +76,36 @@ class AsyncLink:
         self.pump()
 
     async def welcome(self, timeout: float) -> bool:
-        """Wait until the broker has answered the HELLO, or refused it; return whether it did in time."""
-        waiter: asyncio.Future[None] = self.loop.create_future()
-        self._welcomed = lambda: None if waiter.done() else waiter.set_result(None)
-        self._look()
-        await asyncio.wait([waiter, self.ended], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        self._welcomed = None
+        """Wait until the broker has let this session in, or refused it; return whether it did in time.
+
+        A name that is taken is said after the WELCOME, so that one is not the last word: the answer to a PING is.
+        """
+        inbox, deadline = self._inbox, self.loop.time() + timeout
+        answered = await self._until(lambda: inbox.ready or self.ended.done(), timeout)
         self._watch_broker()
-        return waiter.done() or self.ended.done()
+        if not answered or self.ended.done():
+            return answered
+        inbox.ping(_WELCOMED)
+        self.flush()
+        return await self._until(lambda: inbox.heard == _WELCOMED or self.ended.done(), deadline - self.loop.time())
+
+    async def part(self, timeout: float) -> None:
+        """Say BYE, and wait until the broker has heard it: until then the actor's name is not free."""
+        inbox = self._inbox
+        inbox.bye()
+        await self.drain()
+        inbox.ping(_PARTED)
+        self.flush()
+        await self._until(lambda: inbox.parted, timeout)
+
+    async def _until(self, came: Callable[[], bool], timeout: float) -> bool:
+        """Wait until ``came`` says so, which is asked after each turn; return whether it did in time."""
+        waiter: asyncio.Future[None] = self.loop.create_future()
+        self._awaited = came, waiter
+        self._look()
+        await asyncio.wait([waiter], timeout=timeout)
+        self._awaited = None
+        return waiter.done()
 
     async def drain(self) -> None:
         """Wait until all was sent, or the socket has taken nothing for a while."""
@@ -116,6 +140,7 @@ class AsyncLink:
         self._inbox.stopping = True
         if not self.ended.done():
             self.ended.set_exception(error)
+        self._look()
 
     # ------------------------------------------------------------------ messages
 
@@ -161,10 +186,15 @@ class AsyncLink:
         self.post()
 
     def _look(self) -> None:
-        """Tell those who wait for a welcome, or for the end."""
+        """Tell those who wait for something to come, or for the end."""
+        self._look_for_end()
+        if self._awaited is not None:
+            came, waiter = self._awaited
+            if came() and not waiter.done():
+                waiter.set_result(None)
+
+    def _look_for_end(self) -> None:
         inbox = self._inbox
-        if self._welcomed is not None and inbox.ready:
-            self._welcomed()
         if not inbox.stopping or self.ended.done():
             return
         if inbox.refusal is not None:
@@ -215,14 +245,9 @@ class AsyncLink:
 
     def _watch_broker(self) -> None:
         """Have the broker's death seen at once where it runs on this host."""
-        welcome = self._inbox.welcome
-        if not self._address or not welcome or welcome.get("boot") != host_key():
-            return
-        try:
-            self._broker_fd = os.pidfd_open(int(welcome["pid"]))
-        except (OSError, KeyError, ValueError):
-            return
-        self.loop.add_reader(self._broker_fd, self._broker_ended)
+        self._broker_fd = watch_broker(self._inbox.welcome) if self._address else None
+        if self._broker_fd is not None:
+            self.loop.add_reader(self._broker_fd, self._broker_ended)
 
     def _broker_ended(self) -> None:
         self.pump()

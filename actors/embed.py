@@ -368,8 +368,7 @@ class _Life:
         if not lost:
             link.look()
             inbox.give_back("its actor was stopped")
-            inbox.bye()
-            await link.drain()
+            await link.part(_EXIT_PATIENCE)
         link.close()
         self._watch.close()
         self._socket.close(linger=0 if lost else 1000)

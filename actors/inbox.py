@@ -71,9 +71,9 @@ _new_job: Final = tuple.__new__
 class Inbox:
     """One worker session. ``hello`` is the head of its HELLO.
 
-    ``stopping`` is set once its end is wanted; ``refusal`` is the head of the ERROR that refused it, ``parted``: the
-    broker said BYE. ``active`` are the attempts that have begun and are not answered, as far as the shell says so: a
-    HELLO that is said anew names them beside those that wait.
+    ``stopping`` is set once its end is wanted; ``refusal`` is the head of the ERROR that refused it; ``parted``: the
+    broker said BYE, or has heard it. ``active`` are the attempts that have begun and are not answered, as far as the
+    shell says so: a HELLO that is said anew names them beside those that wait.
     """
 
     def __init__(self, hello: dict[str, Any]) -> None:
@@ -88,11 +88,13 @@ class Inbox:
         self.stopping = False
         self.on_restricted: Callable[[], None] | None = None
         self.parted = False
+        self.heard = 0
         self.refusal: dict[str, Any] | None = None
         self.welcome: dict[str, Any] = {}
         self.records: list[Record] = []
         self.blobs: list[Blob] = []
         self._hello = hello
+        self._left = False
         self._shelf: dict[bytes, bytes] = {}
         self._channel = Channel() if hello.get("resume") else None
         self._greeting: list[Record] = []
@@ -177,9 +179,11 @@ class Inbox:
             self._channel = Channel()
 
     def on_error(self, about: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
-        """Say HELLO anew where the broker asks for it; otherwise this session is refused."""
+        """Say HELLO anew where the broker asks for it, unless BYE was said; otherwise this session is refused."""
         if head.get("again"):
-            if self._channel is None or self.ready:  # each of several messages that it did not know is answered so
+            if self._left or self.refusal is not None:
+                self.parted = True
+            elif self._channel is None or self.ready:  # each of several messages that it did not know is answered so
                 self.greet()
         elif not about or not self.welcome:
             self.refusal = head
@@ -215,14 +219,24 @@ class Inbox:
 
     def on_cancel(self, aid: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
         """Drop a job that has not begun; note the wish for one that has."""
+        if self._drop(aid):
+            return
+        self.cancelled.add(aid)
+        if len(self.cancelled) > _WISHES:  # attempts are numbered upwards: the lowest ended long ago
+            self.cancelled.discard(min(self.cancelled))
+
+    def on_revoke(self, aid: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
+        """Drop a job that has not begun; one that has goes on."""
+        self._drop(aid)
+
+    def _drop(self, aid: int) -> bool:
+        """Give a job back that has not begun; return whether there was one."""
         for job in self.queue:
             if job.aid == aid:
                 self.queue.remove(job)
                 self.fail(aid, {"error": "Revoked", "message": "it had not begun"}, None)
-                return
-        self.cancelled.add(aid)
-        if len(self.cancelled) > _WISHES:  # attempts are numbered upwards: the lowest ended long ago
-            self.cancelled.discard(min(self.cancelled))
+                return True
+        return False
 
     def on_credit(self, aid: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
         """Let a stream send more."""
@@ -240,6 +254,10 @@ class Inbox:
     def on_ping(self, about: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
         """Answer a PING."""
         self.records.append([Verb.PONG, about, None, None, 0])
+
+    def on_pong(self, about: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
+        """Learn that the broker has heard all that was said before the PING."""
+        self.heard = about
 
     def on_ack(self, count: int, head: Any, body: bytes | None, blobs: Sequence[Blob]) -> None:
         """Forget the messages that have arrived."""
@@ -281,6 +299,11 @@ class Inbox:
     def bye(self) -> None:
         """Queue a BYE behind all else: this session is over."""
         self.records.append([Verb.BYE, 0, None, None, 0])
+        self._left = True
+
+    def ping(self, number: int) -> None:
+        """Queue a PING: ``heard`` is its number once the broker has heard all before it; behind a BYE, ``parted``."""
+        self.records.append([Verb.PING, number, None, None, 0])
 
     def timed(self, work: Work) -> None:
         """Tell the broker what a call costs where that changed by half or more since it was told last."""
@@ -350,8 +373,9 @@ _HANDLERS: dict[int, _Handler] = {
     int(Verb.FORGET): Inbox.on_forget,
     int(Verb.SPAWN): Inbox.on_spawn,
     int(Verb.CANCEL): Inbox.on_cancel,
-    int(Verb.REVOKE): Inbox.on_cancel,
+    int(Verb.REVOKE): Inbox.on_revoke,
     int(Verb.CREDIT): Inbox.on_credit,
     int(Verb.STOP): Inbox.on_stop,
     int(Verb.PING): Inbox.on_ping,
+    int(Verb.PONG): Inbox.on_pong,
 }

@@ -61,6 +61,15 @@ class Bench:
         self.tell([Verb.WELCOME, hello[1], {"omb": 1, "epoch": b"e", **more}, None, 0])
         return hello
 
+    async def let_in(self) -> None:
+        """Answer the HELLO, and the PING behind it."""
+        await self.welcome()
+        waiting = asyncio.get_running_loop().create_task(self.link.welcome(5.0))
+        ping = await self.next()
+        assert ping[0] == Verb.PING and not waiting.done()
+        self.tell([Verb.PONG, ping[1], None, None, 0])
+        assert await waiting is True
+
     def tell(self, *records: Record) -> None:
         self.router.send_multipart([self.route, *encode(records)])
 
@@ -88,8 +97,7 @@ def on_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]
 @on_loop
 async def test_what_comes_is_taken_and_heeded() -> None:
     async with linked() as bench:
-        await bench.welcome()
-        assert await bench.link.welcome(5.0) is True
+        await bench.let_in()
         heeded = bench.heeded
         bench.tell([Verb.DEFINE, 1, {"fn": "m:f"}, None, 0])
         bench.tell([Verb.RUN, 9, [1, 1, 1], b"\x90", 0])
@@ -99,8 +107,7 @@ async def test_what_comes_is_taken_and_heeded() -> None:
 @on_loop
 async def test_what_code_that_keeps_the_loop_looks_for_is_taken_without_being_heeded() -> None:
     async with linked() as bench:
-        await bench.welcome()
-        await bench.link.welcome(5.0)
+        await bench.let_in()
         bench.tell([Verb.CANCEL, 7, None, None, 0])
         heeded = bench.heeded
         while not bench.inbox.cancelled:
@@ -117,8 +124,7 @@ async def test_a_welcome_that_does_not_come_is_not_waited_for_longer() -> None:
 @on_loop
 async def test_what_the_socket_does_not_take_goes_out_later_and_in_order() -> None:
     async with linked(queue=1) as bench:
-        await bench.welcome()
-        await bench.link.welcome(5.0)
+        await bench.let_in()
         for number in range(200):
             bench.inbox.answer(number, bytes(30_000), ())
             bench.link.flush()
@@ -129,11 +135,36 @@ async def test_what_the_socket_does_not_take_goes_out_later_and_in_order() -> No
         await drained
 
 
+@on_loop
+async def test_a_refusal_behind_the_welcome_is_not_missed() -> None:
+    async with linked() as bench:
+        await bench.welcome()
+        waiting = asyncio.get_running_loop().create_task(bench.link.welcome(5.0))
+        assert (await bench.next())[0] == Verb.PING
+        bench.tell([Verb.ERROR, 0, {"error": "AlreadyExists", "message": "taken"}, None, 0])
+        bench.tell([Verb.ERROR, 0, {"error": "ProtocolError", "message": "who?", "again": True}, None, 0])
+        assert await waiting is True
+        assert isinstance(bench.link.ended.exception(), omnibus.AlreadyExists)
+        await aeventually(lambda: bench.inbox.parted)
+        assert not bench.inbox.unsent  # and no greeting follows
+
+
+@on_loop
+async def test_a_bye_is_waited_for_until_the_broker_has_heard_it() -> None:
+    async with linked() as bench:
+        await bench.let_in()
+        parting = asyncio.get_running_loop().create_task(bench.link.part(5.0))
+        assert [(await bench.next())[0] for _ in range(2)] == [Verb.BYE, Verb.PING]
+        assert not parting.done()
+        bench.tell([Verb.ERROR, 0, {"error": "ProtocolError", "message": "who?", "again": True}, None, 0])
+        await parting
+        assert bench.inbox.parted and not bench.inbox.unsent
+
+
 def test_the_end_says_why() -> None:
     async def end_by(*records: Record, raw: tuple[bytes, ...] = ()) -> BaseException | None:
         async with linked() as bench:
-            await bench.welcome()
-            await bench.link.welcome(5.0)
+            await bench.let_in()
             if records:
                 bench.tell(*records)
             else:
@@ -156,8 +187,7 @@ def test_the_end_says_why() -> None:
 @on_loop
 async def test_a_link_that_comes_back_is_greeted_anew() -> None:
     async with linked("tcp://127.0.0.1:*") as bench:
-        await bench.welcome()
-        await bench.link.welcome(5.0)
+        await bench.let_in()
         bench.tell([Verb.DEFINE, 1, {"fn": "m:f"}, None, 0], [Verb.RUN, 9, [1, 1, 1], b"\x90", 0])
         await aeventually(lambda: bench.inbox.queue)
         bench.router.close(0)
@@ -174,8 +204,7 @@ async def test_a_link_that_does_not_come_back_is_the_end() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("omnibus.actors.aiolink._GRACE", 0.05)
         async with linked("tcp://127.0.0.1:*") as bench:
-            await bench.welcome()
-            await bench.link.welcome(5.0)
+            await bench.let_in()
             bench.router.close(0)
             await asyncio.wait([bench.link.ended], timeout=5.0)
             failure = bench.link.ended.exception()

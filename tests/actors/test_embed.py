@@ -144,6 +144,12 @@ def test_nobody_there_is_said_in_time(tmp_path: Path) -> None:
     assert made[0].torn_down == 1
 
 
+def test_a_name_is_free_when_stop_returns(address: str) -> None:
+    for number in range(20):
+        with omnibus.serve(Plain, number, name="again", address=address):
+            pass
+
+
 # --- the end ---------------------------------------------------------------------------------------------------------
 
 

@@ -325,6 +325,13 @@ def test_a_queued_attempt_is_cancelled_by_being_given_back(bench: Bench) -> None
     assert one[:2] == [Verb.DONE, first]
 
 
+def test_an_attempt_that_runs_cannot_be_revoked(bench: Bench) -> None:
+    aid = bench.run(bench.define("count", stream=True), 100)
+    bench.on_receive = lambda: bench.tell([Verb.REVOKE, aid, None, None, 0])
+    bench.on_wait = lambda: bench.tell([Verb.CREDIT, aid, 100, None, 0])
+    assert bench.work()[-1][:2] == [Verb.DONE, aid]
+
+
 def test_wishes_for_what_has_ended_are_forgotten(bench: Bench) -> None:
     bench.tell([Verb.CANCEL, 7, None, None, 0])
     assert bench.inbox.cancelled == {7}

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from tests.repo.tree import ROOT
 
 __all__ = ["Block", "blocks", "matches", "pages", "run_python", "run_shell"]
@@ -90,6 +92,8 @@ def matches(expected: str, printed: str) -> bool:
 
 def run_python(page: list[Block], folder: Path) -> None:
     """Run blocks as one script, in ``folder``; fail unless it ends well and each prints what it should."""
+    if any("import torch" in block.text for block in page):
+        pytest.importorskip("torch")
     script = folder / "page.py"
     script.write_text("".join(f"print({SENTINEL.format(n)!r}, flush=True)\n{b.text}" for n, b in enumerate(page)))
     printed = _run([sys.executable, str(script)], folder, page)
