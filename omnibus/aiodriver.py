@@ -56,6 +56,7 @@ class AsyncDriver:
         """
         self.loop.add_reader(self._fd, self._pump)
         self.loop.add_reader(self._monitor_fd, self._observe)
+        self._observe()  # its descriptor is edge-triggered: what came before is not told again
         self._pump()
         try:
             await asyncio.wait_for(self._welcomed.wait(), timeout)

@@ -47,7 +47,7 @@ def receive(socket: zmq.Socket[bytes], copied: int) -> list[Blob] | None:
 
 def receive_next(socket: zmq.Socket[bytes], copied: int) -> list[Blob]:
     """Wait for the next message, and return its frames as :func:`receive` does."""
-    frames: list[Blob] = [socket.recv()]
+    frames: list[Blob] = []
     while True:
         # A frame knows whether more follow; asking the socket for it costs as much as two frames.
         frame = socket.recv(0, False)

@@ -127,11 +127,14 @@ def test_a_callback_runs_although_nobody_waits(bus: Bus) -> None:
     assert ended.wait(10)
 
 
-def test_a_callback_that_would_wait_for_itself_is_told(bus: Bus) -> None:
+def test_a_callback_that_would_wait_for_itself_is_told(bus: Bus, tmp_path: Path) -> None:
     errors: list[BaseException] = []
     ended = threading.Event()
 
-    def again(future: Future[int]) -> None:
+    def wait_there(path: str) -> str:
+        return pass_gate(path)
+
+    def again(future: Future[str]) -> None:
         try:
             bus.submit(add, 1).result(5)
         except omnibus.UsageError as error:
@@ -139,8 +142,10 @@ def test_a_callback_that_would_wait_for_itself_is_told(bus: Bus) -> None:
         finally:
             ended.set()
 
-    bus.submit(add, 1).add_done_callback(again)
-    assert ended.wait(10) and "callback" in str(errors[0])
+    with Gate(tmp_path) as gate:
+        bus.submit(wait_there, gate.path).add_done_callback(again)  # it is not done before it has its callback
+        gate.open(1)
+        assert ended.wait(10) and "callback" in str(errors[0])
     assert bus.submit(add, 1, 1).result(10) == 2
 
 
